@@ -13,6 +13,7 @@ import copy
 import math
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -51,6 +52,10 @@ class Case:
         known = {each.name: each.type.tensor_type.elem_type for each in self.model.graph.input}
         known |= {each.name: each.data_type for each in self.model.graph.initializer}
         return tuple(spelled(known[name]) if name else "" for name in self.node.input)
+
+    def is_shaped(self) -> bool:
+        """Whether the inputs have shapes, so that it can run."""
+        return all(each.type.tensor_type.HasField("shape") for each in self.model.graph.input)
 
     def result(self) -> str:
         """The element type of the first output, "" if it is not known."""
@@ -98,8 +103,19 @@ def node_cases() -> Iterator[Case]:
             yield Case(made)
 
 
+ACTIVATIONS: dict[str, dict[str, dict[str, Any]]] = {  # that passes write into the operators of ONNX Runtime
+    "FusedConv": {
+        **{name: {"activation": name} for name in ("Relu", "Sigmoid", "Tanh", "HardSwish")},
+        "Clip": {"activation": "Clip", "activation_params": [0.0, 6.0]},
+        "HardSigmoid": {"activation": "HardSigmoid", "activation_params": [0.2, 0.5]},
+        "LeakyRelu": {"activation": "LeakyRelu", "activation_params": [0.1]},
+    },
+    "FusedGemm": {name: {"activation": name} for name in ("Relu", "Sigmoid", "Tanh")},
+}
+
+
 def written_by_passes() -> Iterator[Case]:
-    """Every node of another domain in the results of the passes' examples."""
+    """Every node of another domain in the results of the passes' examples, also with other activations."""
     from sardonyx.passes import ALL
 
     for rule in ALL:
@@ -107,6 +123,17 @@ def written_by_passes() -> Iterator[Case]:
         for case in nodes_of(model):
             if case.domain:
                 yield case
+                yield from _activated(case)
+
+
+def _activated(case: Case) -> Iterator[Case]:
+    for attributes in ACTIVATIONS.get(case.node.op_type, {}).values():
+        made = copy.deepcopy(case.model)
+        (node,) = made.graph.node
+        kept = [each for each in node.attribute if not each.name.startswith("activation")]
+        del node.attribute[:]
+        node.attribute.extend([*kept, *(helper.make_attribute(*item) for item in attributes.items())])
+        yield Case(made)
 
 
 def nodes_of(model: onnx.ModelProto) -> Iterator[Case]:

@@ -3,10 +3,11 @@
     python benchmarks/device_profiles.py cuda|openvino|ort-cpu|wasm|webgpu OUTPUT.json [FILE.onnx …] [--add]
 
 Every case of `device_cases.py` is loaded by the runtime with its graph optimizations off, and the runtime says where it
-put the node: on the device, elsewhere (on the CPU), or that it cannot run it. Files whose values have types add their
-nodes, such as operators of ONNX Runtime. With `--add`, what the profile in OUTPUT has is kept, and only what it lacks
-is measured. `webgpu` and `wasm` run onnxruntime-web in Chromium as `verify --runtime web-webgpu` does. Nothing is
-computed.
+put the node: on the device, elsewhere (on the CPU), or that it cannot run it. Nodes with operators of ONNX Runtime also
+run, since some runtimes take such an operator and leave out what they do not know of it: their values are compared with
+those on the CPU. Files add combinations of types that real models have. With `--add`, what the profile in OUTPUT has is
+kept, and only what it lacks is measured. `webgpu` and `wasm` run onnxruntime-web in Chromium as `verify --runtime
+web-webgpu` does.
 """
 
 from __future__ import annotations
@@ -24,18 +25,20 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx.helper
 import onnx.parser
 
-from device_cases import Case, node_cases, nodes_of, varied, written_by_passes
+from device_cases import Case, node_cases, nodes_of, typed, varied, written_by_passes
 from sardonyx.errors import RuntimeFailure
 from sardonyx.runtime.web import WebSession
 
 BATCH = 100  # nodes in one model
 IR_VERSION = 10
 NOTHING = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> g (float x) => (float y) { y = Abs(x) }')
-HERE, THERE = "device", "elsewhere"
+HERE, THERE, WRONG = "device", "elsewhere", "wrong"
+CLOSE = 2e-3  # of the largest number, or of 1: what a kernel leaves out changes far more
 Answered = list[tuple[str, dict[str, Any]]]  # what becomes of a node with these attributes
 Placements = dict[str, str]  # the provider of each node by its name
 
@@ -85,6 +88,12 @@ class Native:
         parts = session.get_provider_graph_assignment_info()
         return {node.name: part.ep_name for part in parts for node in part.get_nodes()}
 
+    def run(self, model: bytes, feeds: dict[str, Any]) -> Any:
+        """The first result of a model."""
+        exact = {"use_tf32": "0"} if self.provider == "CUDAExecutionProvider" else {}
+        session = self._runtime.InferenceSession(model, providers=[(self.provider, exact), "CPUExecutionProvider"])
+        return session.run(None, feeds)[0]
+
 
 class OpenVino:
     """OpenVINO on the CPU: one model for each case, since it runs all or nothing."""
@@ -107,6 +116,10 @@ class OpenVino:
         except (RuntimeError, ValueError, TypeError) as error:
             return str(error)
         return dict.fromkeys(names, self.provider)
+
+    def run(self, model: bytes, feeds: dict[str, Any]) -> Any:
+        """The first result of a model."""
+        return self._core.compile_model(self._core.read_model(model), "CPU")(feeds)[0]
 
 
 class Browser:
@@ -137,6 +150,11 @@ class Browser:
                 found[node[1]] = provider
         return found  # nothing where the runtime computed all of it while it loaded the model
 
+    def run(self, model: bytes, feeds: dict[str, Any]) -> Any:
+        """The first result of a model."""
+        self._session.load(model)
+        return self._session.run(feeds)[0]
+
 
 def _installed(name: str) -> bool:
     with contextlib.suppress(metadata.PackageNotFoundError):
@@ -156,9 +174,35 @@ def outcomes(device: Native | OpenVino | Browser, cases: Sequence[Case]) -> Iter
     for group in groups.values():
         for start in range(0, len(group), BATCH):
             for number, outcome in _placed(device, group[start : start + BATCH]):
-                yield cases[number], outcome
+                case = cases[number]
+                compared = outcome == HERE and case.domain and device.provider != native.provider
+                yield case, ran(device, native, case.model) if compared else outcome
                 done += 1
             print(f"\r{done} of {len(cases)}", end="", file=sys.stderr, flush=True)
+
+
+def ran(device: Native | OpenVino | Browser, native: Native, model: onnx.ModelProto) -> str:
+    """What becomes of a node on the device when it runs: its first result may be another one than on the CPU."""
+    numbers, feeds = np.random.default_rng(0), dict[str, Any]()
+    for port in model.graph.input:
+        kind = onnx.helper.tensor_dtype_to_np_dtype(port.type.tensor_type.elem_type)
+        shape = [each.dim_value or 2 for each in port.type.tensor_type.shape.dim]
+        small = 1 / np.sqrt(max(1.0, np.prod(shape) / 256))  # so that sums over large weights do not become large
+        feeds[port.name] = (
+            (small * numbers.standard_normal(shape)).astype(kind) if kind.kind == "f" else np.ones(shape, kind)
+        )
+    data = bytes(model.SerializeToString())
+    try:
+        expected = native.run(data, feeds)
+    except Exception as error:  # the runtime has an exception class for each of its status codes
+        print(f"\nnot compared: {str(error)[:200]}", file=sys.stderr)
+        return HERE
+    try:
+        result = device.run(data, feeds)
+    except Exception as error:  # likewise
+        return f"fails: {str(error)[:300]}"
+    gap = np.max(np.abs(result.astype(np.float64) - expected), initial=0)
+    return HERE if gap <= CLOSE * max(1.0, float(np.max(np.abs(expected.astype(np.float64)), initial=0))) else WRONG
 
 
 def _placed(device: Native | OpenVino | Browser, cases: Sequence[tuple[int, Case]]) -> Iterator[tuple[int, str]]:
@@ -204,6 +248,7 @@ def profile(name: str, device: Native | OpenVino | Browser, found: Iterable[tupl
             key: {at: _grouped(each[at]) for at in sorted(each, key=int)} for key, each in sorted(operators.items())
         },
         "depends": {key: deciding(cases) for key, cases in sorted(depends.items()) if len(set(_answers(cases))) > 1},
+        "avoided": {},  # written by hand from times, and kept by --add
     }
 
 
@@ -251,7 +296,7 @@ def _grouped(answers: dict[str, str]) -> dict[str, list[str]]:
 def written(made: dict[str, Any]) -> str:
     """The profile as JSON with a line for each operator."""
     lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in made.items() if not isinstance(value, dict)]
-    for key in ("operators", "depends"):
+    for key in ("operators", "depends", "avoided"):
         entries = (f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in made[key].items())
         lines.append(f"{json.dumps(key)}: {{\n" + ",\n".join(entries) + "\n}")
     return "{\n" + ",\n".join(lines) + "\n}\n"
@@ -289,7 +334,8 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("files", type=Path, nargs="*")
     parser.add_argument("--add", action="store_true")
     asked = parser.parse_intermixed_args(words)
-    own = [case for file in asked.files for case in nodes_of(onnx.load(file, load_external_data=False))]
+    loaded = (typed(onnx.load(file, load_external_data=False)) for file in asked.files)
+    own = [case for model in loaded for case in nodes_of(model) if not case.domain or case.is_shaped()]
     cases = [*varied([*node_cases(), *written_by_passes()]), *own]
     before: dict[str, Any] = json.loads(asked.output.read_text()) if asked.add else {}
     if before:
@@ -300,7 +346,7 @@ def main(words: Sequence[str]) -> int:
     if before:
         if made["runtime"] != before["runtime"]:
             parser.error(f"{asked.output} was measured with {before['runtime']}, and this is {made['runtime']}")
-        made |= _joined(before, made)
+        made |= _joined(before, made) | {"avoided": before.get("avoided", {})}
     asked.output.write_text(written(made))
     answers: Callable[[str], int] = lambda start: sum(each.startswith(start) for _, each in found)  # noqa: E731
     print(f"\n{len(found)} cases: {answers(HERE)} on the device, {answers(THERE)} elsewhere, {answers('fails')} fail")

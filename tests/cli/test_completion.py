@@ -36,7 +36,8 @@ def _completed(shell: str, words: str, place: int = 0) -> list[str]:
 def test_commands_options_and_values_are_completed() -> None:
     assert _completed("bash", "sardonyx ins", 1) == ["inspect", ""]
     assert _completed("bash", "sardonyx optimize --out", 2) == ["--output", "--out-dir", ""]
-    assert _completed("bash", "sardonyx optimize --target ", 3) == ["portable", "ort", ""]
+    assert _completed("bash", "sardonyx optimize --target ", 3)[:3] == ["portable", "ort", "cuda"]
+    assert _completed("bash", "sardonyx optimize --verify ", 3) == ["each", "end", "off", ""]
     assert "_files" in _completed("zsh", "sardonyx optimize m"), "other arguments are files"
     assert any(line.startswith("verify") for line in _completed("fish", "sardonyx ver"))
 

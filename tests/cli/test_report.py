@@ -12,7 +12,7 @@ from cli.conftest import Result
 from reporting.gate.sample_records import write_model
 from reporting.sample_run import sample_run
 from reporting.sample_run_bundle import bench_of_run
-from sardonyx.verbs.placement import placement
+from sardonyx.ir.device import shown_names
 
 Command = Callable[..., Result]
 
@@ -116,7 +116,7 @@ def test_optimize_writes_a_run_folder(command: Command, tmp_path: Path) -> None:
     assert done.code == 0, done.err
     assert done.out.endswith(f"results in {folder} (open {folder / 'report.html'})\n")
     names = {"analysis.json", "bench.json", "certificate.json.gz", "profile.json", "report.html", "run.json"}
-    names |= {f"placement-{device}-{side}.json" for device in placement.names() for side in ("before", "after")}
+    names |= {f"placement-{device}-{side}.json" for device in shown_names() for side in ("before", "after")}
     assert {each.name for each in folder.iterdir()} == names
     assert json.loads((folder / "bench.json").read_bytes())["points"][0]["sizes"] == {"batch": 2}
     again = command(*asked)

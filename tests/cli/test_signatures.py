@@ -35,14 +35,14 @@ def test_the_source_says_what_the_imported_function_says(verb: str) -> None:
 
 def test_types_defaults_and_help_are_taken_from_the_parameter() -> None:
     known = parameters("optimize")
-    completed = {name: Option(name).completed(known[name]) for name in ("target", "only", "seed", "dry_run")}
+    completed = {name: Option(name).completed(known[name]) for name in ("verify", "only", "seed", "dry_run")}
     assert {name: option.type for name, option in completed.items()} == {
-        "target": Literal["portable", "ort"],
+        "verify": Literal["each", "end", "off"],
         "only": list[str],
         "seed": int,
         "dry_run": bool,
     }
-    assert [option.default for option in completed.values()] == ["portable", None, 0, False]
+    assert [option.default for option in completed.values()] == ["end", None, 0, False]
     assert completed["dry_run"].help == "Report what would apply; verify and write nothing."
     assert completed["dry_run"].flags == ("--dry-run",)
     assert Option("seed", help="Mine.", default=3).completed(known["seed"]).help == "Mine."

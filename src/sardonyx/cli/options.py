@@ -59,6 +59,7 @@ class Option(Struct, frozen=True):
     writes: bool = False  # names a file that the command writes
     read: Callable[[Any], Any] | None = None  # checks or parses a value; that of an argument before options are read
     resource: Callable[[Any], AbstractContextManager[object]] | None = None  # entered while the command runs
+    values: Callable[[], list[str]] | None = None  # that shells complete, if the type does not say it
 
     @property
     def flag(self) -> str:
@@ -189,6 +190,12 @@ def check_readable(paths: _Paths) -> _Paths:
             close = suggest(path.name, near) or "check the path"
             raise MissingFile(f"{path} cannot be read: there is no such file", hint=close)
     return paths
+
+
+def target_names() -> list[str]:
+    """Return the targets that have a name; the file of a profile is one too."""
+    profiles = (Path(__file__).parents[1] / "ir" / "devices").glob("*.json")
+    return ["portable", "ort", *sorted(path.stem for path in profiles)]
 
 
 def check_target(name: str | None) -> str | None:

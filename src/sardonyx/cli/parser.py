@@ -65,6 +65,7 @@ def _parameter(option: Option) -> Parameter:
             min=option.least,
             max=option.most,
             case_sensitive=not option.any_case,
+            autocompletion=option.values,
             show_default=option.default is not None,
         )
     kind = option.type if option.default is not None else option.type | None

@@ -40,11 +40,12 @@ class Where(StrEnum):
     HOST = "host"  # it computes a shape, which the runtime leaves on the CPU on purpose
     ELSEWHERE = "elsewhere"  # it falls back to the CPU
     FAILS = "fails"  # the runtime does not load a model with it
+    WRONG = "wrong"  # it runs on the device, with other values than on the CPU
     DEPENDS = "depends"  # it runs on the device with some attributes only
     UNKNOWN = "unknown"  # it was not measured
 
 
-AWAY = (Where.ELSEWHERE, Where.FAILS, Where.DEPENDS, Where.UNKNOWN)
+AWAY = (Where.ELSEWHERE, Where.FAILS, Where.WRONG, Where.DEPENDS, Where.UNKNOWN)
 Attributes: TypeAlias = Mapping[str, Any]
 
 
@@ -59,6 +60,7 @@ class Profile(Struct, frozen=True):
     how: str  # the command
     operators: Mapping[str, Mapping[str, Mapping[Where, Sequence[str]]]]  # by name, version and answer: types
     depends: Mapping[str, Sequence[tuple[Where, Attributes]]]  # for such types, the answer for attributes
+    avoided: Mapping[str, str] = {}  # operators that run there and are slower than what passes make them of, and why
 
     @property
     def is_ort(self) -> bool:
@@ -206,10 +208,12 @@ def _type(facts: Facts, value: ir.Value) -> str:
 
 
 def _lost(node: ir.Node, facts: Facts, profile: Profile) -> Asked | None:
-    """Return what a node is if the device does not run it; None if it does, or if the node only computes sizes."""
+    """Return what a node is if the device does not run it, or slowly; None if it does or the node computes sizes."""
     if is_constant(node) or (profile.falls_back and node.op_type in READS_SHAPE):
         return None
     asked, where = place(node, facts, profile)
+    if asked.operator in profile.avoided:
+        return asked
     if where not in AWAY or (profile.falls_back and all(facts.contents(value) is not None for value in node.inputs)):
         return None
     return asked
@@ -237,7 +241,8 @@ class Kernels:
         allowed = sum(node not in self._lost and _lost(node, facts, self._profile) is not None for node in removed)
         matched = rewrite.match.nodes
         for node, asked in lost[allowed:]:
-            why = f"{self._profile.device} has no kernel for {asked}"
+            slow = self._profile.avoided.get(asked.operator)
+            why = f"{self._profile.device} has no kernel for {asked}" if slow is None else f"slower there: {slow}"
             refusal = Refusal(rule.name, why, tuple(map(label, matched)), owner(matched[-1]))
             self._lost[node] = (rule.name, root, refusal)
 
@@ -257,7 +262,7 @@ def cost(profile: Profile, facts: Facts) -> float:
             if _lost(node, facts, profile) is None:
                 total += not is_constant(node)
             else:
-                total += inf if place(node, facts, profile)[1] is Where.FAILS else _FALLBACK
+                total += inf if place(node, facts, profile)[1] in (Where.FAILS, Where.WRONG) else _FALLBACK
     return total
 
 

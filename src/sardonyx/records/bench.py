@@ -211,7 +211,7 @@ class Profile(Record, frozen=True, tag="profile"):
     notes: tuple[str, ...] = ()
 
 
-Away = Literal["elsewhere", "fails", "depends", "unknown"]
+Away = Literal["elsewhere", "fails", "wrong", "depends", "unknown"]
 
 
 class AwayNodes(msgspec.Struct, frozen=True):

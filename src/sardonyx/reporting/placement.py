@@ -27,6 +27,7 @@ from sardonyx.reporting.module_rows import module_cell, module_rows
 REASONS: dict[str, str] = {
     "elsewhere": "no kernel: falls back to the CPU",
     "fails": "not supported: the model does not load",
+    "wrong": "other values than on the CPU",
     "depends": "on the device with some attributes only",
     "unknown": "not measured",
 }

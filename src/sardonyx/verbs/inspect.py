@@ -97,7 +97,7 @@ VERB = Verb(
         options.MODELS, options.MODULE, options.DEPTH,
         switch("opportunities", "Show what could be fused or eliminated, and why the rest could not."),
         Option("target", "TARGET", "With --opportunities: see `optimize`.", type=str, default=None, none="portable",
-            read=options.check_target),
+            read=options.check_target, values=options.target_names),
         options.OUT_DIR, options.FORCE, *options.MANY_MODELS, *options.PRINTING,
     ),
     record="inspection",

@@ -78,7 +78,7 @@ VERB = Verb(
             ("--compact/--keep-stack-traces",), MORE, bool, True),
         Option("optimize", help="Also optimize the result and verify it."),
         Option("target", "TARGET", "With --optimize: see `optimize`.", group=MORE, type=str, default=None,
-            none="portable", read=options.check_target),
+            none="portable", read=options.check_target, values=options.target_names),
         options.VERIFY,
         replace(options.EXTERNAL, none="by size"),
         options.SEED, options.THREADS, options.CUSTOM_OPS, options.RECORD, *options.PRINTING,

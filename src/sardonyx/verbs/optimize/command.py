@@ -176,7 +176,7 @@ VERB = Verb(
         options.output("MODEL.optimized.onnx beside it"),
         options.OUT_DIR, options.FORCE,
         Option("target", "TARGET", "Its operators: portable, ort, or those of a device: `placement`.",
-            read=options.check_target),
+            read=options.check_target, values=options.target_names),
         Option("only", "PASS", "Run only this pass. Repeatable.", none="all"),
         Option("skip", "PASS", "Do not run this pass. Repeatable.", none="none"),
         Option("fewest_nodes", None, "Also run passes that save nodes but were measured to be slower.", group=MORE),

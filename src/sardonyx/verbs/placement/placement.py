@@ -82,7 +82,7 @@ def _on_device(source: Tagged, facts: Facts, flops: Mapping[str, int], profile: 
         device_nodes=counts[Where.DEVICE],
         host_nodes=counts[Where.HOST],
         fallback_nodes=counts[Where.ELSEWHERE],
-        unsupported_nodes=counts[Where.FAILS],
+        unsupported_nodes=counts[Where.FAILS] + counts[Where.WRONG],
         unknown_nodes=counts[Where.UNKNOWN] + counts[Where.DEPENDS],
         copies=_copies(placed),
         away_flops=away_flops / (sum(flops.values()) or 1),

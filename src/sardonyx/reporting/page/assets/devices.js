@@ -3,6 +3,7 @@
 // What becomes of nodes, the worst first, with the class of their boxes and the words of the legend.
 const DEVICE_PLACES = [
   ["fails", "nested-fails", "not supported: the model does not load"],
+  ["wrong", "nested-fails", "other values than on the CPU"],
   ["elsewhere", "nested-heat", "falls back to the CPU"],
   ["depends", "nested-unmeasured", "depends on attributes"],
   ["unknown", "nested-unmeasured", "not measured"],
