@@ -151,6 +151,7 @@ def section(rows: dict[str, tuple[Case, Outcome]]) -> str:
         sum(each.kept and each.time is not None for each in counted.values()),
     )
     slower = [name for name, each in counted.items() if each.slower]
+    missing = [name for name in MODELS if name not in rows and name not in NOT_COUNTED]
     nothing = [name for name, each in counted.items() if each.time is None]
     headings = ("model", "from", "float32", "chosen groups", "bytes", "time", "loss on unseen data", "budget", "CPU s")
     lines = [
@@ -160,7 +161,7 @@ def section(rows: dict[str, tuple[Case, Outcome]]) -> str:
         f"Of {len(counted)} trained models, {gains} gain at least 10 % of the time or 30 % of the bytes within the",
         f"budget on unseen data. {kept} of {len(counted) - len(nothing)} written files keep it; "
         f"slower: {', '.join(slower) or 'none'}; nothing written: "
-        f"{', '.join(nothing) or 'none'}.",
+        f"{', '.join(nothing) or 'none'}. Not measured: {', '.join(missing) or 'none'}.",
         "",
         f"| {' | '.join(headings)} |",
         "| --- " * len(headings) + "|",
