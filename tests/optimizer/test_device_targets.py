@@ -58,6 +58,10 @@ def test_a_fusion_may_pass_through_an_operator_that_the_device_lacks(small_model
     assert found["com.microsoft:SkipLayerNormalization"] > 0  # slower on a CPU alone
     assert made.verdict is not None
     assert made.verdict.passed
+    assert made.verdict.rewrites is not None
+    replaced = [event for event in made.events if event.kind not in ("drop", "share")]
+    assert 0 < made.verdict.rewrites.rewrites <= len(made.events)  # none of the runs before the last one
+    assert made.verdict.rewrites.rewrites >= len(replaced)
 
 
 def test_the_opset_is_raised_if_the_fusions_are_worth_a_node_that_falls_back() -> None:

@@ -140,26 +140,28 @@ class RewriteJob:
             self._unfit.clear()
 
     def _candidate(self, limit: int | None, forbidden: Forbidden, observe: Observer | None) -> Candidate:
-        """Return a candidate without rewrites that move nodes away from the device, which only a whole run shows."""
-        device = self._target.device
+        """Return a candidate without the rewrites whose nodes the device does not run."""
+        if limit is None and self._target.device is not None:
+            self._find_unfit(self._target.device, forbidden)
+        made = self._built(limit, forbidden | self._unfit.keys(), observe)
+        made.log.refusals.extend(self._unfit.values())
+        return made
+
+    def _find_unfit(self, device: Profile, forbidden: Forbidden) -> None:
+        """Run the passes until no rewrite is left whose nodes leave the device, which only a whole run shows."""
         while True:
-            kernels = None if device is None else Kernels(device)
-            observers = [each for each in (observe, kernels and kernels.observe) if each is not None]
-            made = self._attempt(limit, forbidden | self._unfit.keys(), observers)
-            found = {} if kernels is None or limit is not None else kernels.unfit()
-            if not found:
-                made.log.refusals.extend(self._unfit.values())
-                return made
+            kernels = Kernels(device)
+            self._built(None, forbidden | self._unfit.keys(), kernels.observe)
+            if not (found := kernels.unfit()):
+                return
             self._unfit |= found
 
-    def _attempt(self, limit: int | None, forbidden: Forbidden, observers: list[Observer]) -> Candidate:
+    def _built(self, limit: int | None, forbidden: Forbidden, observe: Observer | None) -> Candidate:
         model = self._fresh()
         self.opsets, self._ir_version = dict(model.opset_imports), model.ir_version
         self.notes = (_UNSORTED,) if io.forget_unsorted(model) else ()
         hierarchy = origins.attach(model)
         recorder = Recorder(model) if self._certifies else None
-        if recorder is not None:
-            observers.append(recorder.observe)
         growth = Growth(None if self._allow_growth else allowance(model))
         facts = Facts(model, target=self._target.operators, evaluate=remote.evaluate, growth=growth)
         self._before = before = self._before or run_tables.snapshot(facts)
@@ -174,7 +176,7 @@ class RewriteJob:
             forbidden=forbidden,
             max_opset=0 if (RAISE.name, WHOLE_PASS) in forbidden else self._max_opset,
             progress=lambda name: self.progress(f"pass {name}", None),
-            observe=_all(observers) if observers else None,
+            observe=_both(observe, recorder),
             borders=Borders.of(model, hierarchy, self._keep_modules),
         )
         try:
@@ -199,11 +201,13 @@ class RewriteJob:
         return Artifact(str(self.path) if self.path else None, digest, size, self._ir_version, self.opsets)
 
 
-def _all(observers: Sequence[Observer]) -> Observer:
-    """Return an observer that calls all of some."""
+def _both(observe: Observer | None, recorder: Recorder | None) -> Observer | None:
+    """Return an observer that also records."""
+    if observe is None or recorder is None:
+        return observe if recorder is None else recorder.observe
 
-    def observe(facts: Facts, rule: Rule, root: str, rewrite: Substitution) -> None:
-        for each in observers:
-            each(facts, rule, root, rewrite)
+    def observe_both(facts: Facts, rule: Rule, root: str, rewrite: Substitution) -> None:
+        recorder.observe(facts, rule, root, rewrite)
+        observe(facts, rule, root, rewrite)
 
-    return observe
+    return observe_both
