@@ -11,7 +11,6 @@ float32 file is ours. `--table` writes the section into precision.md.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import re
@@ -25,7 +24,7 @@ import msgspec
 import precision
 import precision_forms
 import precision_table
-from precision_default import MODELS, NOT_COUNTED, Outcome, losses_of, meets
+from precision_default import MODELS, NOT_COUNTED, Outcome, arguments, losses_of, meets
 from precision_forms import PEERS, SLOW_PEERS
 from precision_models import Case
 from precision_others import OTHERS
@@ -204,13 +203,7 @@ def tabulate(store: precision.Store) -> None:
 
 def main() -> None:
     """Make what is missing, or tabulate."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cache", type=Path, required=True, help="that of precision_default.py")
-    parser.add_argument("--packages", type=Path, required=True, help="as `make precision` has")
-    parser.add_argument("--only", nargs="*", default=list(MODELS), choices=MODELS, metavar="MODEL")
-    parser.add_argument("--again", action="store_true", help="also what is stored")
-    parser.add_argument("--table", action="store_true", help="write precision.md")
-    asked = parser.parse_args()
+    asked = arguments(__doc__)
     sys.path.append(str(asked.packages))
     precision.MODELS.update(OTHERS)
     precision_forms.quiet()

@@ -183,15 +183,20 @@ def tabulate(store: precision.Store) -> None:
     precision_table.put(SECTION, section(rows))
 
 
-def main() -> None:
-    """Quantize what is missing, or tabulate."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cache", type=Path, required=True, help="models and results")
+def arguments(description: str | None) -> argparse.Namespace:
+    """The options of this command and of precision_contest.py."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cache", type=Path, required=True, help="models and results, the same for both commands")
     parser.add_argument("--packages", type=Path, required=True, help="as `make precision` has")
     parser.add_argument("--only", nargs="*", default=list(MODELS), choices=MODELS, metavar="MODEL")
     parser.add_argument("--again", action="store_true", help="also what is stored")
     parser.add_argument("--table", action="store_true", help="write precision.md")
-    asked = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Quantize what is missing, or tabulate."""
+    asked = arguments(__doc__)
     precision.MODELS.update(OTHERS)
     precision_forms.quiet()
     store = precision.Store(asked.cache, asked.packages)

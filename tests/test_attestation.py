@@ -96,6 +96,15 @@ def test_the_same_bytes_from_the_record_a_statement_and_the_metadata(copied: Pat
     assert sardonyx.rederive(copied / "small.onnx", source=copied / "model.onnx").same
 
 
+def test_a_file_for_a_device_is_made_again(copied: Path) -> None:
+    run = sardonyx.optimize(copied / "model.onnx", copied / "gpu.onnx", target="webgpu", verify="off")
+    assert any(node.op_type == "QuickGelu" for node in run.to_proto().graph.node)  # ONNX Runtime's own
+    assert (
+        sardonyx.attest(copied / "gpu.onnx", source=copied / "model.onnx")["predicate"]["options"]["target"] == "webgpu"
+    )
+    assert sardonyx.rederive(copied / "gpu.onnx", source=copied / "model.onnx").same
+
+
 def edited(path: Path, change: Callable[[onnx.ModelProto], None]) -> None:
     model = onnx.load(path, load_external_data=False)
     change(model)

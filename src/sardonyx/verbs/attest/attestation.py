@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from sardonyx.common.temporary import temporary_folder
 from sardonyx.errors import UsageError
 from sardonyx.ir import io, metadata
+from sardonyx.ir.device import target_named
 from sardonyx.records.environment import environment
 from sardonyx.records.progress import Progress
 from sardonyx.records.run import Run
@@ -45,7 +46,7 @@ class Rederivation(Struct, frozen=True):
 class _Options(OptimizeOptions, frozen=True, kw_only=True, omit_defaults=True):
     """The arguments of `optimize` that decide about the result."""
 
-    target: Literal["portable", "ort"]
+    target: str
     verify: Literal["each", "end", "off"]
     seed: int
     only: list[str] | None = None
@@ -239,6 +240,7 @@ def _of_statement(statement: Json, file: Path, source: str | Path | None) -> _Ma
 def _options(recorded: object, file: Path) -> _Options:
     try:
         options = msgspec.convert(recorded, _Options)
-    except msgspec.ValidationError as error:
+        target_named(options.target)
+    except (msgspec.ValidationError, UsageError) as error:
         raise UsageError(f"the options in {file} are not valid: {error}", hint=_WHAT) from error
     return replace(options, hashes=None, reproducer=None, external=None)
