@@ -23,7 +23,7 @@ from sardonyx.verification.exact_check import EQUAL, Claim, decide
 from sardonyx.verification.rewrite_models import Excerpt, SmallModel
 
 MOST_NODES = 60
-# Their results depend on an order: of bounds, of sizes.
+# Their results depend on the order of bounds.
 BY_ORDER = {"fuse-hard-sigmoid", "merge-clips"}
 # Multiplies a mask by a number just below one, so that hidden positions stay hidden: close, and not equal.
 NOT_EQUAL = {"fuse-attention"}
@@ -172,6 +172,15 @@ def test_a_number_that_fits_one_smaller_size_by_chance_is_not_equal() -> None:
     for scale, claim in ((0.125, Claim.UNEQUAL), (0.025, Claim.ALL_VALUES)):
         after = f"<float s = {{{scale}}}> {{ a = ReduceSum(x)  y = Mul(a, s) }}"
         assert decide(excerpt_of((40,), "{ y = ReduceMean(x) }", after)).claim is claim
+
+
+CHOSEN = "<float z = {{0}}, float o = {{1}}> {{ c = {}(x, z)  y = Where(c, x, o) }}"
+
+
+def test_numbers_that_are_equal_are_tried_too() -> None:
+    """Below 0, and below or equal to it, are not the same for 0 alone."""
+    for relation, claim in (("LessOrEqual", Claim.UNEQUAL), ("Less", Claim.ALL_VALUES)):
+        assert decide(excerpt_of((40,), CHOSEN.format("Less"), CHOSEN.format(relation))).claim is claim
 
 
 CUT = "<int64[1] a = {{0}}, int64[1] b = {{{}}}> {{ y = Slice(x, a, b) }}"

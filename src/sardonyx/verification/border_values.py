@@ -45,6 +45,7 @@ class Style(Enum):
     SPECIAL = "special"  # zeros, infinities, NaN, subnormal, lowest, largest and half-way numbers in many elements
     EXTREME = "extreme"  # the same without NaN
     WIDE = "wide"  # zeros, subnormal and finite numbers of many magnitudes
+    TIED = "tied"  # few different numbers: small whole ones, those of the nodes and their neighbours
     FLAT = "flat"  # rows whose elements are almost equal
     HIDING = "hiding"  # values added to attention scores mask single positions and whole rows
 
@@ -227,6 +228,8 @@ class Generator:
             wide = numbers * 10.0 ** rng.uniform(-decades, decades / 2, shape)
             plain = [0.0, -0.0, 1.0, -1.0, tiny, 0.5, 1.5, 2.5, *(n for n in near if abs(n) < 1e3)]
             return _mixed(wide, np.array(plain), rng).astype(target)
+        if style is Style.TIED:
+            return _mixed(np.round(numbers), np.array([0.0, *near]), rng).astype(target)
         if style is Style.FLAT and shape:
             return (rng.standard_normal((*shape[:-1], 1)) + 1e-3 * numbers).astype(target)
         if style is Style.HIDING and entry.hides and shape:

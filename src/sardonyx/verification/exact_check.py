@@ -289,6 +289,8 @@ class _Comparison:
             return Claim.ALL_VALUES
         if any(entry.hides for entry in self._excerpt.border):
             self._compared(way, Order.TRUE, 1, Style.HIDING)
+        if true.compared and required:  # random numbers are never equal to each other
+            self._compared(way, Order.TRUE, 1, Style.TIED)
         varied = self._is_real
         if any(entry.contents is None and entry.dtype and entry.dtype.is_integer() for entry in self._excerpt.border):
             # integers at and near the constants of the nodes
@@ -336,7 +338,7 @@ class _Comparison:
 
     def _values(self, way: Way, seed: int, style: Style = Style.NORMAL) -> dict[str, Value] | None:
         """Return values for the border: any real numbers, or floats at and near the constants of the nodes."""
-        needs_floats = style in (Style.EXTREME, Style.HIDING)
+        needs_floats = style in (Style.EXTREME, Style.HIDING, Style.TIED)
         feeds = self._generator.generate(way, style, seed, needs_floats=needs_floats)
         if feeds is None:
             return None
@@ -353,7 +355,7 @@ class _Comparison:
                 values[name] = tensor(self._numbers(Order.TRUE, 0), array, dtype)
             elif name not in self._read:  # only its shape
                 values[name] = Real.of(np.zeros(()), dtype).moved(functools.partial(np.broadcast_to, shape=array.shape))
-            elif style is Style.EXTREME or (style is Style.HIDING and name in hides):
+            elif style in (Style.EXTREME, Style.TIED) or (style is Style.HIDING and name in hides):
                 values[name] = Real.of(array, dtype)
             else:
                 values[name] = Real.drawn(rng, array.shape, dtype)
