@@ -24,7 +24,7 @@ from sardonyx.verification.rewrite_models import Excerpt, SmallModel
 
 MOST_NODES = 60
 # Their results depend on the order of bounds.
-BY_ORDER = {"fuse-hard-sigmoid", "merge-clips"}
+BY_ORDER = {"merge-clips"}
 # Multiplies a mask by a number just below one, so that hidden positions stay hidden: close, and not equal.
 NOT_EQUAL = {"fuse-attention"}
 # Changes that change nothing: operands of a sum in another order, any number for "true", an end beyond the last axis,
@@ -175,12 +175,32 @@ def test_a_number_that_fits_one_smaller_size_by_chance_is_not_equal() -> None:
 
 
 CHOSEN = "<float z = {{0}}, float o = {{1}}> {{ c = {}(x, z)  y = Where(c, x, o) }}"
+SCALE_FIRST = "<float s = {{{}}}, float t = {{{}}}> {{ a = Mul(x, s)  y = Max(a, t) }}"
+SCALE_LAST = "<float s = {{{}}}, float u = {{{}}}> {{ a = {}(x, u)  y = Mul(a, s) }}"
 
 
 def test_numbers_that_are_equal_are_tried_too() -> None:
     """Below 0, and below or equal to it, are not the same for 0 alone."""
     for relation, claim in (("LessOrEqual", Claim.UNEQUAL), ("Less", Claim.ALL_VALUES)):
         assert decide(excerpt_of((40,), CHOSEN.format("Less"), CHOSEN.format(relation))).claim is claim
+
+
+@pytest.mark.parametrize("number", [6.0, -6.0, 1 / 6, 17.0, -17.0, 1e-3])
+@pytest.mark.parametrize("bound", [0.0, 1.0])
+def test_a_limit_may_be_scaled_by_a_positive_number(number: float, bound: float) -> None:
+    before = SCALE_FIRST.format(number, bound * number)
+    afters = (SCALE_LAST.format(number, bound, name) for name in (("Max", "Min") if number > 0 else ("Min", "Max")))
+    right, wrong = (decide(excerpt_of((40,), before, after)).claim for after in afters)
+    assert right in EQUAL
+    assert wrong is Claim.UNEQUAL
+    assert (right is Claim.ALL_VALUES) == (abs(number) == 6)  # a product of 2 and 3
+
+
+def test_a_limit_is_not_scaled_by_any_number() -> None:
+    first, last = "{{ a = {}  b = Mul(a, x)  y = Relu(b) }}", "{{ a = {}  b = Relu(x)  y = Mul(a, b) }}"
+    claims = {"Exp(x)": Claim.ORDERS_TRIED, "Sin(x)": Claim.UNEQUAL}  # of Exp it is not known that it is positive
+    for factor, claim in claims.items():
+        assert decide(excerpt_of((40,), first.format(factor), last.format(factor))).claim is claim
 
 
 CUT = "<int64[1] a = {{0}}, int64[1] b = {{{}}}> {{ y = Slice(x, a, b) }}"

@@ -294,8 +294,8 @@ def test_the_verdict_counts_the_checked_rewrites() -> None:
 def test_claims_are_counted_by_pass_and_told_in_one_line() -> None:
     text = """g (float[N, 4] x) => (float[N, 4] y)
         <float[4] w = {1, 2, 3, 4}, float[4] v = {3, 2, 5, 7}> {
-        a = Identity(x) b = Exp(a) c = Sqrt(b) d = Abs(c) s = Sqrt(v) u = Mul(w, s) y = Mul(d, u) }"""
-    absolute = planted("Abs", lambda match, op: op.Identity(first(match)))  # roots are not negative
+        a = Identity(x) b = Exp(a) d = Abs(b) s = Sqrt(v) u = Mul(w, s) y = Mul(d, u) }"""
+    absolute = planted("Abs", lambda match, op: op.Identity(first(match)))  # of numbers that are not negative
     run = optimize(onnx.parser.parse_model(HEADER + text), passes=[absolute])
     assert run.verdict is not None
     checks = run.verdict.rewrites

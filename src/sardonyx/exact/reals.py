@@ -4,9 +4,11 @@ A value is a pair. Its residues decide equality and know nothing of order. Its d
 which whole number is next to it, and where it is infinite or not a number; residues of such elements mean nothing.
 
 Functions without an algebraic definition (exp, erf, tanh) are random functions of the residues: equal arguments give
-equal values, and nothing else is known. Comparisons are done in one of two ways. By a random order (`Order.RANDOM`) the
-doubles are not asked: two computations that agree then agree for any values. By the order of the doubles
-(`Order.TRUE`), they agree for values in the order that was tried.
+equal values, and nothing else is known. Comparisons are done in one of three ways. By a random order (`Order.RANDOM`)
+the doubles are not asked: two computations that agree then agree for any values. By random signs of differences
+(`Order.SIGNS`), which are those of all positive multiples, they agree for any values too, if they do not take a
+constant for one of the other sign. By the order of the doubles (`Order.TRUE`), they agree for values in the order that
+was tried.
 """
 
 from __future__ import annotations
@@ -130,6 +132,7 @@ class Order(Enum):
     """What decides comparisons."""
 
     RANDOM = "random"
+    SIGNS = "signs"  # of differences, at random, but the same for every positive multiple of a difference
     TRUE = "true"
 
 
@@ -270,7 +273,7 @@ class Numbers:
         """Return the whole number below, above or next to each."""
         self.compared = True
         doubles = {"Floor": np.floor, "Ceil": np.ceil, "Round": np.round}[name](snapped(a.doubles))
-        if self.order is Order.RANDOM:
+        if self.order is not Order.TRUE:
             return self._made(residues.random_function(a.residues, self._salt(name)), doubles, a)
         return Real.of(doubles, a.dtype)
 
@@ -309,6 +312,10 @@ class Numbers:
     def less(self, a: Real, b: Real) -> npt.NDArray[np.bool_]:
         """Return where a < b."""
         less = np.less(self.keys(a), self.keys(b))
+        if self.order is Order.SIGNS:
+            finite = np.isfinite(a.doubles) & np.isfinite(b.doubles)
+            signs = residues.random_signs(residues.subtract(b.residues, a.residues), self._seed)
+            less = np.where(finite, signs, less)
         return np.asarray(less & ~self.equal(a, b))
 
     def equal(self, a: Real, b: Real) -> npt.NDArray[np.bool_]:
@@ -319,15 +326,11 @@ class Numbers:
 
     def largest(self, a: Real, b: Real) -> Real:
         """Return the larger one of each pair."""
-        keys, others = self.keys(a), self.keys(b)
-        first = (keys >= others) | np.isnan(keys)
-        return chosen(np.asarray(first), a, b)
+        return chosen(~(self.less(a, b) | np.isnan(b.doubles)) | np.isnan(a.doubles), a, b)
 
     def smallest(self, a: Real, b: Real) -> Real:
         """Return the smaller one of each pair."""
-        keys, others = self.keys(a), self.keys(b)
-        first = (keys <= others) | np.isnan(keys)
-        return chosen(np.asarray(first), a, b)
+        return chosen(~(self.less(b, a) | np.isnan(b.doubles)) | np.isnan(a.doubles), a, b)
 
     def _made(self, packed: Packed, doubles: Any, like: Real) -> Real:
         return Real(packed, np.asarray(doubles, np.float64), like.dtype)

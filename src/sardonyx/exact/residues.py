@@ -189,3 +189,14 @@ def random_function(a: Packed, salt: int) -> Packed:
         _reduced((scrambled(a, salt + index * _HALF) >> np.uint64(20)).astype(np.int64), p)
         for index, p in enumerate(PRIMES)
     )
+
+
+def random_signs(a: Packed, seed: int) -> npt.NDArray[np.bool_]:
+    """Return which numbers count as positive: of a and -a one does, and with a all its products with squares.
+
+    That depends on whether a is a square modulo each of the primes; the products of 2, 3, 5, 7, 11 and 13 are.
+    """
+    squares = [_power(x, (p - 1) // 2, p) == 1 for x, p in zip(split(a), PRIMES, strict=True)]
+    first, second, third = (bool(seed >> bit & 1) for bit in range(3))
+    positive = np.array([False, not third, not second, not first, first, second, third, True])
+    return positive[squares[0] + 2 * squares[1] + 4 * squares[2]]
