@@ -12,32 +12,34 @@ import copy
 import itertools
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from msgspec import Struct
 from msgspec.structs import replace
 from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.func import functional_call
 from torch.fx.graph import CodeGen
 from torch.fx.node import map_aggregate
 
 from sardonyx.errors import UsageError
 from sardonyx.frontend.attention import roles
-from sardonyx.frontend.attention.fusion_plan import DropoutRate, FusionPlan, plan_fusion
-from sardonyx.frontend.attention.fusion_writing import (
+from sardonyx.frontend.attention.fusion import (
     WRITTEN_FOR,
+    CannotFuse,
+    DropoutRate,
+    FusionPlan,
     Writer,
     erase_unread,
+    plan_fusion,
     prune,
     redirect_metadata,
     write_call,
 )
 from sardonyx.frontend.attention.graph_calls import (
     EXAMPLE,
+    GraphCall,
     module_of,
-    overload_of,
     rank_of,
     read,
     same_sizes,
@@ -122,53 +124,46 @@ def fuse_attention(
         if isinstance(site, NotAttention):
             outcomes.append(Unfused(site.softmax.name, site.reason))
             continue
-        plan = plan_fusion(site)
-        outcomes.append(Unfused(site.softmax.name, plan) if isinstance(plan, str) else _fuse(result, site, plan))
-    groups = [group for site in surveyed if isinstance(site, AttentionMatch) for group in parallel(site)]
+        try:
+            outcomes.append(_fuse(result, site, plan_fusion(site)))
+        except CannotFuse as reason:
+            outcomes.append(Unfused(site.softmax.name, str(reason)))
+    groups = [group for site in surveyed if isinstance(site, AttentionMatch) for group in _parallel(site)]
     packed = tuple(
-        tuple(node.name for node in group) for group in groups if pack(result.graph, group, separate=pack_projections)
+        tuple(node.name for node in group) for group in groups if _pack(result.graph, group, separate=pack_projections)
     )
-    remove_examples(result.graph)
+    origins: dict[str, str] = {}  # a new node gets the module of the one it replaces
+    for node in result.graph.nodes:
+        origins[node.name] = node.meta.pop(WRITTEN_FOR, node.name)
+        node.meta.pop(EXAMPLE, None)
     result.graph.lint()
     result.recompile()
     fused = tuple(outcome for outcome in outcomes if isinstance(outcome, Fused))
     refused = tuple(outcome for outcome in outcomes if isinstance(outcome, Unfused))
     roles.set_attribute(result, _ATTRIBUTE, Fusion(fused, refused, packed))
-    _keep_decomposition(graph_module, result)
-    return result
-
-
-def _keep_decomposition(original: fx.GraphModule, fused: fx.GraphModule) -> None:
-    """Keep the decomposition's entries of remaining nodes; a new node gets the module of the one it replaces."""
-    origins = {node.name: node.meta.pop(WRITTEN_FOR, node.name) for node in fused.graph.nodes}
-    before = decomposition_of(original)
-    if before is not None:
+    if (before := decomposition_of(graph_module)) is not None:
         modules = {name: before.modules[origin] for name, origin in origins.items() if origin in before.modules}
         primitives = {name: before.primitives[name] for name in origins if name in before.primitives}
-        roles.attach(fused, replace(before, modules=modules, primitives=primitives))
+        roles.attach(result, replace(before, modules=modules, primitives=primitives))
+    return result
 
 
 def _copied(module: fx.GraphModule) -> fx.GraphModule:
     """Return a module with a copied graph and the same parameters, buffers and submodules."""
     graph = copy.deepcopy(module.graph)
     if isinstance(module, FrozenModule):
-        copied = module.like(graph)
-        copied.meta = _own_meta(module)
-        return copied
-    names = {str(node.target) for node in graph.nodes if node.op in ("get_attr", "call_module")}
-    names |= {name for name, _ in (*module.named_parameters(), *module.named_buffers())}
-    values = {name: operator.attrgetter(name)(module) for name in sorted(names, key=lambda name: name.count("."))}
-    copied = fx.GraphModule(values, graph, type(module).__name__)
-    for name, part in cast("Iterator[tuple[str, nn.Module]]", copied.named_modules()):
-        if type(part) is nn.Module:
-            part.training = module.get_submodule(name).training
-    copied.training = module.training
-    copied.meta = _own_meta(module)
+        copied: fx.GraphModule = module.like(graph)
+    else:
+        names = {str(node.target) for node in graph.nodes if node.op in ("get_attr", "call_module")}
+        names |= {name for name, _ in (*module.named_parameters(), *module.named_buffers())}
+        values = {name: operator.attrgetter(name)(module) for name in sorted(names, key=lambda name: name.count("."))}
+        copied = fx.GraphModule(values, graph, type(module).__name__)
+        for name, part in cast("Iterator[tuple[str, nn.Module]]", copied.named_modules()):
+            if type(part) is nn.Module:
+                part.training = module.get_submodule(name).training
+        copied.training = module.training
+    copied.meta = {key: dict(cast(Any, meta)) if isinstance(meta, dict) else meta for key, meta in module.meta.items()}
     return copied
-
-
-def _own_meta(module: fx.GraphModule) -> dict[str, Any]:
-    return {key: dict(cast(Any, value)) if isinstance(value, dict) else value for key, value in module.meta.items()}
 
 
 def _fuse(module: fx.GraphModule, attention: AttentionMatch, plan: FusionPlan) -> Fused:
@@ -198,26 +193,20 @@ def record_examples(module: fx.GraphModule, args: Sequence[Any], kwargs: Mapping
         UsageError: If the graph does not run on them.
     """
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        runner = _Runner(module, mode)
         try:
             flat = (
                 module.graph.process_inputs(*args, **kwargs)
                 if type(module.graph._codegen) is not CodeGen  # pyright: ignore[reportPrivateUsage]  # it takes trees
                 else _in_order(module, args, kwargs)
             )
-            runner.run(*runner.faked(flat), enable_io_processing=False)
+            faked = map_aggregate(flat, lambda each: mode.from_tensor(each) if isinstance(each, torch.Tensor) else each)
+            _Recorder(module, garbage_collect_values=False).run(*cast(Any, faked), enable_io_processing=False)
         except Exception as error:  # the graph is the user's and may raise anything
             message = str(error).splitlines()[0] if str(error) else repr(error)
             raise UsageError(
                 f"the graph does not run on the example inputs: {message}",
                 hint="pass the inputs that the graph module takes",
             ) from error
-
-
-def remove_examples(graph: fx.Graph) -> None:
-    """Remove the recorded values."""
-    for node in graph.nodes:
-        node.meta.pop(EXAMPLE, None)
 
 
 def _in_order(module: fx.GraphModule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
@@ -232,31 +221,12 @@ def _in_order(module: fx.GraphModule, args: Sequence[Any], kwargs: Mapping[str, 
     return values
 
 
-class _Runner(fx.Interpreter):
-    def __init__(self, module: fx.GraphModule, mode: FakeTensorMode) -> None:
-        super().__init__(module, garbage_collect_values=False)
-        self._mode = mode
-
-    def faked(self, value: Any) -> Any:
-        return map_aggregate(value, self._fake)
-
-    def _fake(self, value: Any) -> Any:
-        return self._mode.from_tensor(value) if isinstance(value, torch.Tensor) else value
-
+class _Recorder(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
         result = super().run_node(n)
         if isinstance(result, (torch.Tensor, int, float, torch.SymInt, torch.SymFloat)):
             n.meta[EXAMPLE] = result
         return result
-
-    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
-        return self.faked(super().get_attr(target, args, kwargs))
-
-    def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
-        inner: nn.Module = self.fetch_attr(target)
-        state = {**dict(inner.named_parameters()), **dict(inner.named_buffers())}
-        fakes = {name: self._fake(tensor) for name, tensor in state.items()}
-        return functional_call(inner, fakes, args, kwargs)
 
 
 # Merge linear layers of one attention that read the same input.
@@ -266,55 +236,51 @@ class _Runner(fx.Interpreter):
 # If the weights are slices of one parameter, W is that parameter. Otherwise W is concatenated at every call: training
 # still works, but for small batches it costs more than it saves, so it is only done on request.
 
-_PROJECTIONS = (Role.PROJECT_Q, Role.PROJECT_K, Role.PROJECT_V)
 
+class _Slice(NamedTuple):
+    """Rows of a parameter."""
 
-class _Slice(Struct, frozen=True, eq=False):
-    source: fx.Node
+    parameter: str
     start: int
-    rows: int
-
-    @property
-    def end(self) -> int:
-        return self.start + self.rows
+    end: int
+    source: fx.Node
 
 
-def parallel(attention: AttentionMatch) -> list[list[fx.Node]]:
+def _parallel(attention: AttentionMatch) -> list[list[fx.Node]]:
     """Return the groups of projections that read the same input, in the order query, key, value."""
     by_input: dict[Any, list[fx.Node]] = {}
-    for role in _PROJECTIONS:
+    for role in (Role.PROJECT_Q, Role.PROJECT_K, Role.PROJECT_V):
         for node in sorted(node for node, its_role in attention.roles.items() if its_role is role):
-            call = read(node)
-            if call is not None and call.name == "linear" and all(_accepts_strides(user, node) for user in node.users):
+            call = read(node, "linear")
+            if call is not None and all(_accepts_strides(user, node) for user in node.users):
                 by_input.setdefault(call.get("x"), []).append(node)
     return [nodes for nodes in by_input.values() if len(nodes) > 1]
 
 
-def pack(graph: fx.Graph, nodes: Sequence[fx.Node], *, separate: bool) -> bool:
+def _pack(graph: fx.Graph, nodes: Sequence[fx.Node], *, separate: bool) -> bool:
     """Merge projections if their weights are adjacent slices, or if `separate` ones may be concatenated."""
-    sliced = _sliced(nodes)
-    if sliced is None and not separate:
-        return False
     first = min(nodes)
-    writer = Writer(graph, first)
-    if sliced is not None:
-        ordered, weight, bias = sliced[0], _rows(writer, sliced[1]), _rows(writer, sliced[2])
-        sizes = [part.rows for part in sliced[1]]
-    else:
-        parts = _parts(graph, nodes, first)
-        if parts is None:
-            return False
-        ordered, sizes = list(nodes), [cast("tuple[Any, ...]", shape_of(weight))[0] for weight, _ in parts]
+    writer, calls = Writer(graph, first), [cast(GraphCall, read(node)) for node in nodes]
+    slices = [_slice(call.get("weight")) for call in calls]
+    if None not in slices:
+        calls = [call for _, call in sorted(zip(slices, calls, strict=True), key=operator.itemgetter(0))]
+    weights, biases = ([call.get(name) for call in calls] for name in ("weight", "bias"))
+    rows, bias_rows, unbiased = _joined(weights), _joined(biases), not any(biases)
+    if rows is not None and (unbiased or (bias_rows is not None and bias_rows[1] == rows[1])):
+        sizes, weight = rows[1], _written(writer, rows[0])
+        bias = None if bias_rows is None else _written(writer, bias_rows[0])
+    elif separate and (parts := _parts(graph, nodes, first)) is not None:
+        sizes = [cast("tuple[Any, ...]", shape_of(weight))[0] for weight, _ in parts]
         weight = writer.write("cat", [weight for weight, _ in parts])
-        biases = [bias for _, bias in parts if bias is not None]
-        bias = writer.write("cat", biases) if biases else None
-    call = read(first)
-    packed = writer.write("linear", call.get("x") if call is not None else None, weight, bias)
-    pieces = writer.write("split", packed, sizes, -1)
-    for index, node in enumerate(ordered):
-        node.replace_all_uses_with(writer.call(operator.getitem, pieces, index))
-    for node in ordered:
-        erase_unread(graph, node)
+        added = [bias for _, bias in parts if bias is not None]
+        bias = writer.write("cat", added) if added else None
+    else:
+        return False
+    pieces = writer.write("split", writer.write("linear", calls[0].get("x"), weight, bias), sizes, -1)
+    for index, call in enumerate(calls):
+        call.node.replace_all_uses_with(writer.call(operator.getitem, pieces, index))
+    for call in calls:
+        erase_unread(graph, call.node)
     return True
 
 
@@ -323,8 +289,7 @@ def _accepts_strides(user: fx.Node, node: fx.Node) -> bool:
     call = read(user)
     if call is None or writes_in_place(user):
         return False
-    name = str(user.target) if user.op == "call_method" else getattr(overload_of(user) or user.target, "__name__", "")
-    if call.name != "view" or name.startswith("reshape"):
+    if call.name != "view" or call.target == "reshape":
         return True
     old, new = shape_of(node), shape_of(user)
     if old is not None and new is not None:
@@ -332,47 +297,32 @@ def _accepts_strides(user: fx.Node, node: fx.Node) -> bool:
     return False
 
 
-def _sliced(nodes: Sequence[fx.Node]) -> tuple[list[fx.Node], list[_Slice], list[_Slice] | None] | None:
-    """Return nodes, weights and biases in the order of the slices if these are adjacent in one parameter, or None."""
-    calls: list[tuple[Any, fx.Node]] = [(read(node), node) for node in nodes]
-    slices = [(_slice(call.get("weight")), _slice(call.get("bias")), node) for call, node in calls]
-    weights = [(weight, bias, node) for weight, bias, node in slices if weight is not None]
-    if len(weights) != len(nodes):
-        return None
-    weights.sort(key=lambda entry: entry[0].start)
-    biases = [bias for _, bias, _ in weights if bias is not None]
-    unbiased = all(call.get("bias") is None for call, _ in calls)
-    rows = [weight for weight, _, _ in weights]
-    together = _are_adjacent(rows) and (unbiased or (len(biases) == len(rows) and _are_adjacent(biases)))
-    same = unbiased or [bias.rows for bias in biases] == [weight.rows for weight in rows]
-    return ([node for *_, node in weights], rows, None if unbiased else biases) if together and same else None
-
-
-def _are_adjacent(slices: Sequence[_Slice]) -> bool:
-    pairs = itertools.pairwise(slices)
-    return all(left.source.target == right.source.target and left.end == right.start for left, right in pairs)
-
-
 def _slice(node: Any) -> _Slice | None:
     """Return the rows of a parameter that a `narrow` node reads, or None."""
     call = read(node)
-    name = str(getattr(overload_of(node) or node.target, "__name__", node.target)) if call is not None else ""
-    if call is None or not name.startswith("narrow") or not isinstance(call.get("x"), fx.Node):
+    if call is None or call.target != "narrow" or not isinstance(call.get("x"), fx.Node):
         return None
-    numbers: list[Any] = list(node.args[1:])
+    numbers: list[Any] = list(call.node.args[1:])
     source: fx.Node = call.get("x")
     if source.op != "get_attr" or len(numbers) != 3 or numbers[0] != 0:
         return None
-    return _Slice(source, int(numbers[1]), int(numbers[2]))
+    return _Slice(str(source.target), int(numbers[1]), int(numbers[1]) + int(numbers[2]), source)
 
 
-def _rows(writer: Writer, slices: Sequence[_Slice] | None) -> fx.Node | None:
-    if slices is None:
+def _joined(nodes: Sequence[Any]) -> tuple[_Slice, list[int]] | None:
+    """Return adjacent slices of one parameter as one slice, with their sizes; None for anything else."""
+    slices = [each for each in map(_slice, nodes) if each is not None]
+    pairs = itertools.pairwise(slices)
+    if len(slices) < len(nodes) or any((a.parameter, a.end) != (b.parameter, b.start) for a, b in pairs):
         return None
-    source, shape = slices[0].source, shape_of(slices[0].source)
-    if shape is not None and slices[0].start == 0 and slices[-1].end == shape[0]:
-        return source
-    return writer.write("narrow", source, 0, slices[0].start, slices[-1].end - slices[0].start)
+    return slices[0]._replace(end=slices[-1].end), [each.end - each.start for each in slices]
+
+
+def _written(writer: Writer, rows: _Slice) -> fx.Node:
+    shape = shape_of(rows.source)
+    if shape is not None and rows.start == 0 and rows.end == shape[0]:
+        return rows.source
+    return writer.write("narrow", rows.source, 0, rows.start, rows.end - rows.start)
 
 
 def _parts(graph: fx.Graph, nodes: Sequence[fx.Node], first: fx.Node) -> list[tuple[fx.Node, fx.Node | None]] | None:

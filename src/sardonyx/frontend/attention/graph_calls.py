@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from msgspec import Struct
 from torch import fx, nn
 from torch.nn import functional
+from torch.utils._pytree import tree_leaves
 
 from sardonyx.frontend.attention import opaque_ops
 
-Dialect = Literal["torch", "aten"]
 PERMUTING = frozenset({"same", "transpose", "swap_last", "transpose_matrix", "permute", "movedim"})
 # Calls that only rearrange a tensor: the result may share its memory, and has its dtype.
 ARRANGING = PERMUTING | {"view", "expand", "unflatten", "flatten", "unsqueeze", "squeeze", "part", "parts"}
@@ -27,6 +27,7 @@ class GraphCall(Struct, frozen=True, eq=False):
 
     node: fx.Node
     name: str
+    target: str  # torch's own name of the function or method
     arguments: Mapping[str, Any]
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -112,9 +113,9 @@ _BY_TYPE = {
 }
 
 
-def dialect_of(graph: fx.Graph) -> Dialect:
-    """Return "aten" if the graph calls aten overloads, otherwise "torch"."""
-    return "aten" if any(overload_of(node) is not None for node in graph.nodes) else "torch"
+def has_overloads(graph: fx.Graph) -> bool:
+    """Return whether the graph calls aten overloads, as opposed to torch's functions and methods."""
+    return any(overload_of(node) is not None for node in graph.nodes)
 
 
 def overload_of(node: fx.Node) -> Any:
@@ -124,17 +125,17 @@ def overload_of(node: fx.Node) -> Any:
     return node.target if isinstance(target, overload) and target.namespace == "aten" else None
 
 
-def read(node: Any) -> GraphCall | None:
-    """Return the node as a call, or None if it is not an operation of attentions."""
+def read(node: Any, *names: str) -> GraphCall | None:
+    """Return the node as a call, or None if it is not an operation of attentions, or not one of these names."""
     if not isinstance(node, fx.Node):
         return None
     if node.op == "call_module":
-        return _module_call(node)
-    target = _target_name(node)
-    name = _NAMES.get(target) if target else None
-    if target is None or name is None:
-        return None
-    return GraphCall(node, name, _arguments(node, name, target))
+        call = _module_call(node)
+    else:
+        target = _target_name(node) or ""
+        name = _NAMES.get(target)
+        call = None if name is None else GraphCall(node, name, target, _arguments(node, name, target))
+    return call if call is not None and (not names or call.name in names) else None
 
 
 def is_torch(node: fx.Node) -> bool:
@@ -153,8 +154,8 @@ def _target_name(node: fx.Node) -> str | None:
         return overload.overloadpacket.__name__
     if target is opaque_ops.widen:
         return "widen"
-    if target is getattr and len(node.args) == 2 and node.args[1] in ("mT",):
-        return str(node.args[1])
+    if target is getattr and node.args[1:] == ("mT",):
+        return "mT"
     name = getattr(target, "__name__", "")
     modules: tuple[Any, ...] = (operator, torch, functional, torch.Tensor)
     return name if any(getattr(module, name, None) is target for module in modules) else None
@@ -193,13 +194,12 @@ def module_of(node: fx.Node) -> nn.Module | None:
 
 
 def _module_call(node: fx.Node) -> GraphCall | None:
-    module = module_of(node)
-    for kind, (name, arguments) in _MODULE_CALLS.items():
-        untyped: Any = module
-        hooked = type(module) is kind and bool(untyped._forward_hooks or untyped._forward_pre_hooks)
-        if type(module) is kind and not hooked and len(node.args) == 1 and not node.kwargs:
-            return GraphCall(node, name, {"x": node.args[0], **arguments(module)})
-    return None
+    module: Any = module_of(node)
+    if type(module) not in _MODULE_CALLS or len(node.args) != 1 or node.kwargs:
+        return None
+    name, arguments = _MODULE_CALLS[type(module)]
+    is_hooked = bool(module._forward_hooks or module._forward_pre_hooks)
+    return None if is_hooked else GraphCall(node, name, name, {"x": node.args[0], **arguments(module)})
 
 
 def writes_in_place(node: fx.Node) -> bool:
@@ -217,8 +217,8 @@ def writes_in_place(node: fx.Node) -> bool:
     return inplace or in_operator or (name.endswith("_") and not name.endswith("__"))
 
 
-_SAME_RANK = frozenset({"softmax", "safe_softmax", "cast", "dropout", "same", "linear", "repeat", "unary", "movedim"})
-_MASKS = frozenset({"tril", "triu", "logical_not", "lift"})  # these keep the rank too
+_MASKS = frozenset({"tril", "triu", "logical_not", "lift"})
+_SAME_RANK = _MASKS | {"softmax", "safe_softmax", "cast", "dropout", "same", "linear", "repeat", "unary", "movedim"}
 _BROADCASTS = frozenset({"mul", "div", "add", "sub", "masked_fill", "pow"})
 _ARITHMETIC = frozenset({"mul", "truediv", "pow", "add", "sub", "floordiv", "neg"})
 
@@ -246,10 +246,27 @@ def example_of(node: Any) -> Any:
         for name in str(node.target).split("."):
             value = getattr(value, name, None)
         return value
-    call = read(node)
-    if call is not None and call.name in ("unary", "same", "lift"):
-        return example_of(call.get("x"))
-    return None
+    call = read(node, "unary", "same", "lift")
+    return None if call is None else example_of(call.get("x"))
+
+
+def insert(before: fx.Node, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> fx.Node:
+    """Insert a node with the module stack of another, and with its value if the values of all operands are known."""
+    with before.graph.inserting_before(before):
+        kind = "call_method" if isinstance(target, str) else "call_function"
+        node = before.graph.create_node(kind, target, args, dict(kwargs))
+    origin = ("nn_module_stack", "stack_trace", "source_fn_stack")
+    node.meta = {key: before.meta[key] for key in origin if key in before.meta}
+    for key in ("val", EXAMPLE):
+        if not all(key in operand.meta for operand in node.all_input_nodes):
+            continue
+        values: Any = fx.map_arg((args, kwargs), lambda operand, key=key: operand.meta[key])
+        modes = [leaf.fake_mode for leaf in tree_leaves(values) if hasattr(leaf, "fake_mode")]
+        if modes:
+            function = getattr(torch.Tensor, target) if isinstance(target, str) else target
+            with modes[0]:
+                node.meta[key] = function(*values[0], **values[1])
+    return node
 
 
 def shape_of(node: Any) -> tuple[Any, ...] | None:
@@ -266,18 +283,7 @@ def dtype_of(node: Any) -> torch.dtype | None:
 
 def same_sizes(left: tuple[Any, ...] | None, right: tuple[Any, ...] | None) -> bool:
     """Return whether both are known and all sizes are equal; a symbol equals only itself."""
-    if left is None or right is None or len(left) != len(right):
-        return False
-    return all(_key(a) == _key(b) for a, b in zip(left, right, strict=True))
-
-
-def is_one(size: Any) -> bool:
-    """Return whether the size is 1 for every input."""
-    return isinstance(size, int) and size == 1
-
-
-def _key(size: Any) -> Any:
-    return size if isinstance(size, int) else str(size)
+    return left is not None and right is not None and [*map(str, left)] == [*map(str, right)]
 
 
 def rank_of(node: Any, depth: int = 24) -> Rank:
@@ -289,10 +295,6 @@ def rank_of(node: Any, depth: int = 24) -> Rank:
     if call is None or depth == 0:
         return Rank(0)
     inner = rank_of(call.get("x"), depth - 1) if "x" in call.arguments else Rank(0)
-    return _rank_by_structure(call, inner, depth)
-
-
-def _rank_by_structure(call: GraphCall, inner: Rank, depth: int) -> Rank:
     match call.name:
         case "view" | "expand" if isinstance(call.get("shape"), (tuple, list)):
             return Rank(len(call.get("shape")), exact=True)
@@ -310,49 +312,39 @@ def _rank_by_structure(call: GraphCall, inner: Rank, depth: int) -> Rank:
             return Rank(inner.least + 1, inner.exact)
         case "flatten" if call.get("start") == -2 and call.get("end", -1) == -1:
             return Rank(max(inner.least - 1, 1), inner.exact)
-        case "matmul" | "baddbmm":
-            return _rank_of_product(call, inner, depth)
+        case "matmul" | "baddbmm" if call.target in ("mm", "bmm", "baddbmm"):
+            return Rank(2 if call.target == "mm" else 3, exact=True)
+        case "matmul":
+            other = rank_of(call.get("y"), depth - 1)
+            known = min(inner.least, other.least) >= 2  # a vector would take an axis away
+            return Rank(max(inner.least, other.least), inner.exact and other.exact) if known else Rank(0)
         case _ if call.name in _BROADCASTS:
             other = rank_of(call.get("y"), depth - 1) if isinstance(call.get("y"), fx.Node) else Rank(0, exact=True)
             return Rank(max(inner.least, other.least), inner.exact and other.exact)
-        case _ if call.name in _SAME_RANK or call.name in _MASKS:
-            return inner
         case _:
-            return Rank(0)
-
-
-def _rank_of_product(call: GraphCall, inner: Rank, depth: int) -> Rank:
-    target = overload_of(call.node)
-    name = getattr(call.node.target, "__name__", call.node.target) if target is None else target.overloadpacket.__name__
-    if name in ("bmm", "baddbmm", "mm"):
-        return Rank(2 if name == "mm" else 3, exact=True)
-    other = rank_of(call.get("y"), depth - 1)
-    if inner.least < 2 or other.least < 2:
-        return Rank(0)
-    return Rank(max(inner.least, other.least), inner.exact and other.exact)
+            return inner if call.name in _SAME_RANK else Rank(0)
 
 
 def is_number(value: Any, depth: int = 12) -> bool:
     """Return whether a value is a Python number, or a node that computes one from sizes; never a tensor."""
-    if isinstance(value, (int, float, torch.SymInt, torch.SymFloat)):
+    kinds = (int, float, torch.SymInt, torch.SymFloat)
+    if isinstance(value, kinds):
         return not isinstance(value, bool)
     if not isinstance(value, fx.Node) or depth == 0:
         return False
-    known = example_of(value)
-    if known is not None:
-        return isinstance(known, (int, float, torch.SymInt, torch.SymFloat))
-    call = read(value)
-    if call is not None and call.name == "size":
+    if (known := example_of(value)) is not None:
+        return isinstance(known, kinds)
+    if (call := read(value, "size")) is not None:
         return "dim" in call.arguments
     target: Any = value.target
     if value.op != "call_function":
         return False
     if target is operator.getitem:
         sizes: Any = value.args[0]
-        call = read(sizes)
-        whole = call is not None and call.name == "size" and "dim" not in call.arguments
-        is_size = whole or (getattr(sizes, "target", None) is getattr and sizes.args[1] == "shape")
-        return is_size and isinstance(value.args[1], int)
+        call = read(sizes, "size")
+        whole = call is not None and "dim" not in call.arguments
+        is_shape = getattr(sizes, "target", None) is getattr and sizes.args[1] == "shape"
+        return (whole or is_shape) and isinstance(value.args[1], int)
     if target in (opaque_ops.default_scale, opaque_ops.heads_per_group):
         return True
     name = getattr(target, "__name__", "")
@@ -365,11 +357,9 @@ def constant(value: Any) -> float | None:
     """Return the constant number of a value, also of a constant tensor with one element, or None."""
     if isinstance(value, (int, float)):
         return float(value)
-    call = read(value)
-    if call is not None and call.name == "full" and isinstance(call.get("value"), (int, float)):
-        return float(call.get("value"))
-    if call is not None and call.name in ("lift", "same", "cast"):
-        return constant(call.get("x"))
+    call = read(value, "full", "lift", "same", "cast")
+    if call is not None and (call.name != "full" or isinstance(call.get("value"), (int, float))):
+        return constant(call.get("value" if call.name == "full" else "x"))
     known = example_of(value) if isinstance(value, fx.Node) and value.op == "get_attr" else None
     if isinstance(known, torch.Tensor) and known.numel() == 1 and not isinstance(known, torch.nn.Parameter):
         return None if known.is_meta else float(known)

@@ -22,6 +22,7 @@ from sardonyx.frontend.attention.calling import (
     with_own_signature,
 )
 from sardonyx.frontend.attention.decompositions import AttentionWriter, write_sdpa
+from sardonyx.frontend.attention.graph_calls import insert
 from sardonyx.frontend.attention.recognizer import find_attentions
 from sardonyx.frontend.attention.roles import Attention, Decomposition, Primitive, Role, attach
 from sardonyx.frontend.module_state import fast_paths
@@ -345,11 +346,12 @@ class _AttentionFinder:
         """Decompose every attention that is one node."""
         for node in self._graph.find_nodes(op="call_function", target=_aten.scaled_dot_product_attention.default):
             primitives: dict[str, Primitive] = {}
-            writer = AttentionWriter(_NodeWriter(self._graph, node), True, 0, primitives, module=self._path(node))
-            args: Any = node.args
-            kwargs: Any = node.kwargs
-            with self._graph.inserting_before(node):
-                result = write_sdpa(writer, *args, **kwargs)
+
+            def create(_kind: str, target: Any, args: Any, kwargs: Any, node: fx.Node = node) -> fx.Node:
+                return insert(node, target, args, kwargs)
+
+            writer = AttentionWriter(create, True, 0, primitives, module=self._path(node))
+            result = write_sdpa(writer, *node.args, **node.kwargs)
             roles = {new: primitives[new.name].role for new in writer.nodes if new.name in primitives}
             self._add(node, "scaled_dot_product_attention", roles)
             node.replace_all_uses_with(result)
@@ -398,22 +400,6 @@ class _AttentionFinder:
             modules={node.name: self._path(node) for node in self._graph.nodes},
             opaque=tuple(dict.fromkeys(_opaque(self._graph))),
         )
-
-
-class _NodeWriter:
-    """Creates nodes in place of another, with its module stack and stack trace, and with their values."""
-
-    def __init__(self, graph: fx.Graph, original: fx.Node) -> None:
-        self._graph = graph
-        self._meta = {key: original.meta[key] for key in ("nn_module_stack", "stack_trace") if key in original.meta}
-        self._mode: Any = getattr(original.meta["val"], "fake_mode", None)
-
-    def __call__(self, kind: str, target: Any, args: Any, kwargs: Any) -> fx.Node:
-        node = self._graph.create_node(kind, target, args, kwargs)
-        values: Any = fx.map_arg((args, kwargs), lambda operand: operand.meta["val"])
-        with self._mode:
-            node.meta = {**self._meta, "val": target(*values[0], **values[1])}
-        return node
 
 
 def _opaque(graph: fx.Graph) -> list[str]:
