@@ -96,38 +96,23 @@ def _combined(n: Numbers, name: str, a: Value, b: Value) -> Value:
     return standard(n, name, a, b)
 
 
-@defines("add")
-def add(n: Numbers, a: Value, b: Value, *, alpha: Any = 1) -> Value:
-    """Return a + alpha · b."""
-    return _combined(n, "Add", a, b if alpha == 1 else mul(n, b, alpha))
+_BINARY = {"add": "Add", "sub": "Sub", "subtract": "Sub", "rsub": "Sub", "maximum": "Max", "minimum": "Min"}
 
 
-@defines("sub", "subtract")
-def sub(n: Numbers, a: Value, b: Value, *, alpha: Any = 1) -> Value:
-    """Return a - alpha · b."""
-    return _combined(n, "Sub", a, b if alpha == 1 else mul(n, b, alpha))
-
-
-@defines("rsub")
-def rsub(n: Numbers, a: Value, b: Value, *, alpha: Any = 1) -> Value:
-    """Return b - alpha · a."""
-    return sub(n, b, a, alpha=alpha)
+@defines(*_BINARY)
+def _binary(n: Numbers, a: Value, b: Value, *, name: str, alpha: Any = 1) -> Value:
+    """Return a + alpha · b, a - alpha · b, b - alpha · a (`rsub`), or the larger or smaller one of each pair."""
+    a, b = (b, a) if name == "rsub" else (a, b)
+    return _combined(n, _BINARY[name], a, b if alpha == 1 else _mul(n, b, alpha))
 
 
 @defines("mul", "multiply")
-def mul(n: Numbers, a: Value, b: Value) -> Value:
-    """Return a · b."""
+def _mul(n: Numbers, a: Value, b: Value) -> Value:
     return _combined(n, "Mul", a, b)
 
 
-@defines("maximum", "minimum")
-def pairs(n: Numbers, a: Value, b: Value, *, name: str) -> Value:
-    """Return the larger or smaller one of each pair."""
-    return _combined(n, "Max" if name == "maximum" else "Min", a, b)
-
-
 @defines("div", "divide", "true_divide")
-def div(n: Numbers, a: Value, b: Value, *, rounding_mode: str | None = None) -> Value:
+def _div(n: Numbers, a: Value, b: Value, *, rounding_mode: str | None = None) -> Value:
     """Return a / b: real numbers, or rounded down or towards zero."""
     a, b = promoted(n, a, b)
     if isinstance(a, Real) or rounding_mode is None:
@@ -138,21 +123,18 @@ def div(n: Numbers, a: Value, b: Value, *, rounding_mode: str | None = None) -> 
         if rounding_mode == "floor":
             return down
         return chosen(n.less(quotient, number(n, 0, quotient.dtype)), n.whole("Ceil", quotient), down)
-    if rounding_mode == "floor":
-        return standard(n, "Div", a - np.mod(a, b), b)
-    return standard(n, "Div", a, b)
+    return standard(n, "Div", a - np.mod(a, b) if rounding_mode == "floor" else a, b)
 
 
 @defines("floor_divide")
-def floor_divide(n: Numbers, a: Value, b: Value) -> Value:
-    """Return a / b rounded down."""
-    return div(n, a, b, rounding_mode="floor")
+def _floor_divide(n: Numbers, a: Value, b: Value) -> Value:
+    return _div(n, a, b, rounding_mode="floor")
 
 
 @defines("remainder")
-def remainder(n: Numbers, a: Value, b: Value) -> Value:
+def _remainder(n: Numbers, a: Value, b: Value) -> Value:
     """Return the rest of a division, with the sign of the divisor."""
-    return sub(n, a, mul(n, b, floor_divide(n, a, b)))
+    return _combined(n, "Sub", a, _mul(n, b, _floor_divide(n, a, b)))
 
 
 def _real(n: Numbers, x: Value) -> Real:
@@ -170,15 +152,14 @@ _UNARY = _ON_INTEGERS | {
 
 
 @defines(*_UNARY)
-def unary(n: Numbers, x: Value, *args: Any, name: str) -> Value:
-    """Return a function of each element."""
+def _unary(n: Numbers, x: Value, *args: Any, name: str) -> Value:
     if args:  # of softplus
         raise Undecided(f"{name} has no definition")
     return standard(n, _UNARY[name], x if name in _ON_INTEGERS else _real(n, x))
 
 
 @defines("floor", "ceil", "round")
-def whole(n: Numbers, x: Value, *, name: str, decimals: int = 0) -> Value:
+def _whole(n: Numbers, x: Value, *, name: str, decimals: int = 0) -> Value:
     """Return the whole number below, above or next to each element."""
     if decimals:
         raise Undecided("round to decimals")
@@ -186,20 +167,17 @@ def whole(n: Numbers, x: Value, *, name: str, decimals: int = 0) -> Value:
 
 
 @defines("square")
-def square(n: Numbers, x: Value) -> Value:
-    """Return squares."""
+def _square(n: Numbers, x: Value) -> Value:
     return standard(n, "Mul", x, x)
 
 
 @defines("rsqrt")
-def rsqrt(n: Numbers, x: Value) -> Value:
-    """Return one over the root of each element."""
-    return unary(n, unary(n, x, name="sqrt"), name="reciprocal")
+def _rsqrt(n: Numbers, x: Value) -> Value:
+    return _unary(n, _unary(n, x, name="sqrt"), name="reciprocal")
 
 
 @defines("pow")
-def power(n: Numbers, base: Value, exponent: Value) -> Value:
-    """Return powers."""
+def _power(n: Numbers, base: Value, exponent: Value) -> Value:
     if is_scalar(exponent) and not isinstance(base, Real) and isinstance(exponent, float):
         base = _real(n, base)
     if isinstance(base, Real) and is_scalar(exponent):
@@ -209,8 +187,7 @@ def power(n: Numbers, base: Value, exponent: Value) -> Value:
 
 
 @defines("silu", "gelu", "hardsigmoid", "hardswish", "leaky_relu", "elu", "log1p", "exp2", "mish")
-def activation(n: Numbers, x: Real, *args: Any, name: str, approximate: str = "none") -> Value:
-    """Return an activation of each element."""
+def _activation(n: Numbers, x: Real, *args: Any, name: str, approximate: str = "none") -> Value:
     constant = functools.partial(number, n, dtype=x.dtype)
     zero, one, half = constant(0), constant(1), constant(0.5)
     if name == "silu":
@@ -237,7 +214,7 @@ def activation(n: Numbers, x: Real, *args: Any, name: str, approximate: str = "n
 
 
 @defines("clamp", "hardtanh", "clamp_min", "clamp_max", "relu6")
-def clamp(n: Numbers, x: Value, low: Value = None, high: Value = None, *, name: str, **named: Any) -> Value:
+def _clamp(n: Numbers, x: Value, low: Value = None, high: Value = None, *, name: str, **named: Any) -> Value:
     """Return each element limited from below and from above."""
     defaults = {"hardtanh": (-1.0, 1.0), "relu6": (0.0, 6.0)}.get(name, (None, None))
     low, high = named.get("min", low), named.get("max", high)
@@ -251,8 +228,7 @@ _RELATIONS = {"eq": "Equal", "ne": "Equal", "lt": "Less", "le": "LessOrEqual", "
 
 
 @defines(*_RELATIONS)
-def comparison(n: Numbers, a: Value, b: Value, *, name: str) -> Value:
-    """Return where a relation holds."""
+def _comparison(n: Numbers, a: Value, b: Value, *, name: str) -> Value:
     result = standard(n, _RELATIONS[name], *promoted(n, a, b))
     return ~result if name == "ne" else result
 
@@ -272,8 +248,7 @@ _LOGIC: dict[str, Callable[..., Any]] = {
 
 
 @defines(*_LOGIC)
-def logic(n: Numbers, *operands: Value, name: str) -> Value:
-    """Return a logical operation on truth values, or one on bits."""
+def _logic(n: Numbers, *operands: Value, name: str) -> Value:
     if name.startswith("logical"):
         operands = tuple(typed(n, each, TensorProto.BOOL) for each in operands)
     elif len(operands) > 1:
@@ -282,15 +257,13 @@ def logic(n: Numbers, *operands: Value, name: str) -> Value:
 
 
 @defines("isnan", "isinf")
-def special(_: Numbers, x: Value, *, name: str) -> Value:
-    """Return where elements are NaN, or infinite."""
+def _special(_: Numbers, x: Value, *, name: str) -> Value:
     values = x.doubles if isinstance(x, Real) else np.zeros(x.shape)
     return np.isnan(values) if name == "isnan" else np.isinf(values)
 
 
 @defines("where")
-def where(n: Numbers, condition: Value, *branches: Value) -> Value:
-    """Return elements of one tensor where a condition holds, otherwise of the other."""
+def _where(n: Numbers, condition: Value, *branches: Value) -> Value:
     if not branches:
         raise Undecided("where with one operand")
     a, b = promoted(n, *branches)
@@ -298,10 +271,9 @@ def where(n: Numbers, condition: Value, *branches: Value) -> Value:
 
 
 @defines("masked_fill")
-def masked_fill(n: Numbers, x: Value, mask: Value, value: Value) -> Value:
-    """Return a tensor with one value where a mask is true."""
+def _masked_fill(n: Numbers, x: Value, mask: Value, value: Value) -> Value:
     fill = number(n, value, dtype_of(x)) if is_scalar(value) else typed(n, value, dtype_of(x))
-    return where(n, mask, fill, x)
+    return _where(n, mask, fill, x)
 
 
 def axes_of(axes: Any, rank: int) -> tuple[int, ...]:
@@ -310,28 +282,24 @@ def axes_of(axes: Any, rank: int) -> tuple[int, ...]:
     return tuple(axis % max(rank, 1) for axis in given) if given else tuple(range(rank))
 
 
-def _count(n: Numbers, x: Real, axes: Sequence[int]) -> Real:
-    return number(n, math.prod(x.shape[axis] for axis in axes), x.dtype)
-
-
 @defines("sum", "mean")
-def total(n: Numbers, x: Value, dim: Any = None, keepdim: bool = False, *, name: str, dtype: Any = None) -> Value:
-    """Return sums or means along axes."""
+def _total(n: Numbers, x: Value, dim: Any = None, keepdim: bool = False, *, name: str, dtype: Any = None) -> Value:
     if not isinstance(x, Real) and dtype not in FLOATS:
         return np.sum(x, axis=axes_of(dim, x.ndim), keepdims=keepdim, dtype=numpy_type(dtype or TensorProto.INT64))
     x = typed(n, x, dtype or dtype_of(x))
     axes = axes_of(dim, x.ndim)
     result = n.total(x, axes, keepdims=keepdim) if axes else x
-    return n.divide(result, _count(n, x, axes)) if name == "mean" else result
+    count = math.prod(x.shape[axis] for axis in axes)
+    return n.divide(result, number(n, count, x.dtype)) if name == "mean" else result
 
 
 def mean(n: Numbers, x: Real, axes: Sequence[int]) -> Real:
     """Return means along axes, which are kept."""
-    return n.divide(n.total(x, tuple(axes), keepdims=True), _count(n, x, axes))
+    return _total(n, x, tuple(axes), keepdim=True, name="mean")
 
 
 @defines("var", "std")
-def variance(
+def _variance(
     n: Numbers,
     x: Real,
     dim: Any = None,
@@ -350,7 +318,7 @@ def variance(
 
 
 @defines("linalg_vector_norm")
-def norm(n: Numbers, x: Real, order: float = 2, dim: Any = None, keepdim: bool = False, **_: Any) -> Value:
+def _norm(n: Numbers, x: Real, order: float = 2, dim: Any = None, keepdim: bool = False, **_: Any) -> Value:
     """Return the root of the sum of squares along axes."""
     if order != 2:
         raise Undecided("a norm of another order")
@@ -358,19 +326,19 @@ def norm(n: Numbers, x: Real, order: float = 2, dim: Any = None, keepdim: bool =
 
 
 @defines("amax", "amin", "max", "min")
-def extreme(n: Numbers, x: Value, dim: Any = None, keepdim: bool = False, *, name: str) -> Value:
+def _extreme(n: Numbers, x: Value, dim: Any = None, keepdim: bool = False, *, name: str) -> Value:
     """Return the largest or smallest elements; along one axis also their places."""
     end = name[-3:].capitalize()
     if isinstance(dim, Real | np.ndarray):  # two tensors
         return _combined(n, end, x, dim)
     result = standard(n, f"Reduce{end}", x, np.array(axes_of(dim, len(x.shape))), keepdims=int(keepdim))
     if name in ("max", "min") and dim is not None:
-        return result, arg_extreme(n, x, dim, keepdim, name=f"arg{name}")
+        return result, _arg_extreme(n, x, dim, keepdim, name=f"arg{name}")
     return result
 
 
 @defines("argmax", "argmin")
-def arg_extreme(n: Numbers, x: Value, dim: int | None = None, keepdim: bool = False, *, name: str) -> Value:
+def _arg_extreme(n: Numbers, x: Value, dim: int | None = None, keepdim: bool = False, *, name: str) -> Value:
     """Return the place of the largest or smallest element."""
     if dim is None:
         raise Undecided(f"{name} of all elements")
@@ -378,23 +346,20 @@ def arg_extreme(n: Numbers, x: Value, dim: int | None = None, keepdim: bool = Fa
 
 
 @defines("any", "all")
-def quantifier(n: Numbers, x: Value, dim: Any = None, keepdim: bool = False, *, name: str) -> Value:
-    """Return whether any or all elements are true."""
+def _quantifier(n: Numbers, x: Value, dim: Any = None, keepdim: bool = False, *, name: str) -> Value:
     find = np.any if name == "any" else np.all
     return np.asarray(find(typed(n, x, TensorProto.BOOL), axis=axes_of(dim, len(x.shape)), keepdims=keepdim))
 
 
 @defines("cumsum")
-def cumsum(n: Numbers, x: Value, dim: int, *, dtype: Any = None) -> Value:
-    """Return running sums."""
+def _cumsum(n: Numbers, x: Value, dim: int, *, dtype: Any = None) -> Value:
     if not isinstance(x, Real):
         return np.cumsum(x, dim, dtype=numpy_type(dtype or TensorProto.INT64))
     return n.running_total(x, dim % x.ndim)
 
 
 @defines("mm", "bmm", "matmul")
-def matmul(n: Numbers, a: Real, b: Real) -> Value:
-    """Return the matrix product."""
+def _matmul(n: Numbers, a: Real, b: Real) -> Value:
     return n.matmul(a, b)
 
 
@@ -403,27 +368,25 @@ def _last(x: Real) -> Real:
 
 
 @defines("linear")
-def linear(n: Numbers, x: Real, weight: Real, bias: Real | None = None) -> Value:
+def _linear(n: Numbers, x: Real, weight: Real, bias: Real | None = None) -> Value:
     """Return x · weightᵀ + bias."""
     result = n.matmul(x, _last(weight))
     return result if bias is None else n.add(result, bias)
 
 
 @defines("addmm", "baddbmm")
-def addmm(n: Numbers, added: Real, a: Real, b: Real, *, beta: float = 1, alpha: float = 1) -> Value:
+def _addmm(n: Numbers, added: Real, a: Real, b: Real, *, beta: float = 1, alpha: float = 1) -> Value:
     """Return beta · added + alpha · a · b."""
-    return add(n, mul(n, added, beta), n.matmul(a, b), alpha=alpha)
+    return _binary(n, _mul(n, added, beta), n.matmul(a, b), name="add", alpha=alpha)
 
 
 @defines("einsum")
-def einsum(n: Numbers, equation: str, operands: Sequence[Real], **_: Any) -> Value:
-    """Return a sum of products over named axes."""
+def _einsum(n: Numbers, equation: str, operands: Sequence[Real], **_: Any) -> Value:
     return standard(n, "Einsum", *operands, equation=equation)
 
 
 @defines("softmax", "_softmax", "log_softmax", "_log_softmax")
-def softmax(n: Numbers, x: Real, dim: int, dtype: Any = None, *, name: str) -> Value:
-    """Return each row as positive numbers that add up to 1, or their logarithms."""
+def _softmax(n: Numbers, x: Real, dim: int, dtype: Any = None, *, name: str) -> Value:
     x = x.typed(dtype) if isinstance(dtype, int) and dtype in FLOATS and not isinstance(dtype, bool) else x
     return standard(n, "LogSoftmax" if "log" in name else "Softmax", x, axis=dim)
 
@@ -450,7 +413,7 @@ def _scaled(n: Numbers, x: Real, weight: Real | None, bias: Real | None) -> Real
 
 
 @defines("layer_norm", "native_layer_norm")
-def layer_norm(
+def _layer_norm(
     n: Numbers,
     x: Real,
     sizes: Sequence[int],
@@ -460,7 +423,6 @@ def layer_norm(
     *args: Any,
     name: str,
 ) -> Value:
-    """Return a tensor normalized over its last axes."""
     axes = range(x.ndim - len(sizes), x.ndim)
     result, middle, scale = _normalized(n, x, axes, eps)
     result = _scaled(n, result, weight, bias)
@@ -468,7 +430,7 @@ def layer_norm(
 
 
 @defines("rms_norm", "_fused_rms_norm")
-def rms_norm(
+def _rms_norm(
     n: Numbers, x: Real, sizes: Sequence[int], weight: Any = None, eps: float | None = None, *, name: str
 ) -> Value:
     """Return a tensor divided by the root of its mean square."""
@@ -478,10 +440,9 @@ def rms_norm(
 
 
 @defines("group_norm", "instance_norm")
-def group_norm(
+def _group_norm(
     n: Numbers, x: Real, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, *args: Any, name: str
 ) -> Value:
-    """Return a tensor normalized over groups of its channels."""
     if name != "group_norm" or x.shape[1] % groups:
         raise Undecided("instance_norm with statistics") if name != "group_norm" else Invalid("groups")
     parts = x.moved(lambda v: v.reshape(v.shape[0], groups, -1))
@@ -495,8 +456,7 @@ def per_channel(x: Real, rank: int) -> Real:
 
 
 @defines("batch_norm", "_native_batch_norm_legit_no_training")
-def batch_norm(n: Numbers, x: Real, weight: Any, bias: Any, middle: Any, square: Any, *args: Any, name: str) -> Value:
-    """Return every channel scaled by statistics that are given."""
+def _batch_norm(n: Numbers, x: Real, weight: Any, bias: Any, middle: Any, square: Any, *args: Any, name: str) -> Value:
     training, eps = (args[0], args[2]) if name == "batch_norm" else (False, args[1])
     if training:
         raise Undecided("batch_norm in training mode")
@@ -508,7 +468,7 @@ def batch_norm(n: Numbers, x: Real, weight: Any, bias: Any, middle: Any, square:
 
 
 @defines("scaled_dot_product_attention")
-def attention(
+def _attention(
     n: Numbers,
     query: Real,
     key: Real,
@@ -521,7 +481,7 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Value:
-    """Return softmax(query · keyᵀ · scale + mask) · value."""
+    """Return _softmax(query · keyᵀ · scale + mask) · value."""
     if dropout_p:
         raise Undecided("attention with dropout")
     mask = attn_mask if mask is None else mask
@@ -537,4 +497,4 @@ def attention(
     if mask is not None and not isinstance(mask, Real):
         mask = chosen(mask, number(n, 0.0, query.dtype), number(n, -math.inf, query.dtype))
     scores = scores if mask is None else n.add(scores, mask)
-    return n.matmul(softmax(n, scores, -1, name="softmax"), value)
+    return n.matmul(_softmax(n, scores, -1, name="softmax"), value)

@@ -121,16 +121,14 @@ _MOVES: dict[str, Callable[..., Array]] = {
 
 
 @defines(*_MOVES)
-def rearranged(_: Numbers, x: Value, *args: Any, name: str, **options: Any) -> Value:
-    """Return the elements of a tensor in other places."""
+def _rearranged(_: Numbers, x: Value, *args: Any, name: str, **options: Any) -> Value:
     return moved(x, lambda v: _MOVES[name](v, *args, **options))
 
 
 @defines("slice_scatter")
-def slice_scatter(
+def _slice_scatter(
     _: Numbers, x: Value, part: Value, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Value:
-    """Return a tensor with a part of it replaced."""
 
     def put(v: Array, new: Array) -> Array:
         copy = np.array(v)
@@ -143,21 +141,19 @@ def slice_scatter(
 
 
 @defines("cat", "concat")
-def cat(n: Numbers, parts: Sequence[Value], dim: int = 0) -> Value:
+def _cat(n: Numbers, parts: Sequence[Value], dim: int = 0) -> Value:
     """Return tensors one after another; those of shape (0,) are left out."""
     rank = max(len(part.shape) for part in parts)
     return concatenated([part for part in promoted(n, *parts) if len(part.shape) == rank], dim)
 
 
 @defines("stack")
-def stack(n: Numbers, parts: Sequence[Value], dim: int = 0) -> Value:
-    """Return tensors one after another along a new axis."""
-    return cat(n, [moved(part, lambda v: np.expand_dims(v, dim)) for part in parts], dim)
+def _stack(n: Numbers, parts: Sequence[Value], dim: int = 0) -> Value:
+    return _cat(n, [moved(part, lambda v: np.expand_dims(v, dim)) for part in parts], dim)
 
 
 @defines("split", "split_with_sizes", "chunk", "unbind")
-def split(_: Numbers, x: Value, sizes: Any = 0, dim: int = 0, *, name: str) -> Value:
-    """Return parts of a tensor along an axis."""
+def _split(_: Numbers, x: Value, sizes: Any = 0, dim: int = 0, *, name: str) -> Value:
     axis = (sizes if name == "unbind" else dim) % len(x.shape)
     length = x.shape[axis]
     if name == "unbind":
@@ -171,31 +167,25 @@ def split(_: Numbers, x: Value, sizes: Any = 0, dim: int = 0, *, name: str) -> V
 
 
 @defines("clone", "contiguous", "alias", "detach", "lift_fresh_copy", "dropout", "view_as", "positive", "expand_copy")
-def same(_n: Numbers, x: Value, p: float = 0.0, train: bool = False, *, name: str, **_: Any) -> Value:
-    """Return the same tensor."""
+def _same(_n: Numbers, x: Value, p: float = 0.0, train: bool = False, *, name: str, **_: Any) -> Value:
     if train or name in ("view_as", "expand_copy"):
         raise Undecided(f"{name} has no definition")
     return x
 
 
 @defines("to", "_to_copy", "type_as", "convert_element_type")
-def to(n: Numbers, x: Value, *args: Any, dtype: int | None = None, **_: Any) -> Value:
-    """Return the elements in another type."""
+def _to(n: Numbers, x: Value, *args: Any, dtype: int | None = None, **_: Any) -> Value:
     given = [arg for arg in args if isinstance(arg, int) and not isinstance(arg, bool)]
     others = [dtype_of(arg) for arg in args if isinstance(arg, Real | np.ndarray)]
     return typed(n, x, dtype or (given or others or [dtype_of(x)])[0])
 
 
 @defines("constant_pad_nd", "pad")
-def pad(
+def _pad(
     n: Numbers, x: Value, widths: Sequence[int], *rest: Any, name: str, value: Any = 0, mode: str = "constant"
 ) -> Value:
     """Return a tensor with elements added or removed at its borders, from the last axis on."""
-    mode, value = (
-        (rest[0] if rest else mode, rest[1] if len(rest) > 1 else value)
-        if name == "pad"
-        else ("constant", *rest, value)[:2]
-    )
+    mode, value = (*rest, *(mode, value)[len(rest) :]) if name == "pad" else (mode, *rest, value)[:2]
     pairs = [(0, 0)] * (len(x.shape) - len(widths) // 2) + list(zip(widths[::2], widths[1::2], strict=True))[::-1]
     inside = tuple(slice(max(-a, 0), size - max(-b, 0)) for (a, b), size in zip(pairs, x.shape, strict=True))
     added = [(max(a, 0), max(b, 0)) for a, b in pairs]
@@ -217,47 +207,29 @@ def _filled(n: Numbers, sizes: Sequence[int], value: Any, dtype: int | None) -> 
     return moved(number(n, value, kind), lambda v: np.broadcast_to(v, tuple(sizes)))
 
 
-@defines("full", "zeros", "ones")
-def full(
-    n: Numbers, sizes: Sequence[int], value: Any = None, *, name: str, dtype: int | None = None, **_: Any
-) -> Value:
-    """Return a tensor that repeats one number."""
-    if name == "full":
-        return (
-            _filled(n, sizes, value, dtype) if is_scalar(value) else moved(value, lambda v: np.broadcast_to(v, sizes))
-        )
-    return _filled(n, sizes, float(name == "ones"), dtype)
+@defines("full", "zeros", "ones", "full_like", "zeros_like", "ones_like", "new_full", "new_zeros", "new_ones")
+def _full(n: Numbers, x: Any, *args: Any, name: str, dtype: int | None = None, **_: Any) -> Value:
+    """Return a tensor that repeats one number: of some sizes, of another tensor's shape and type, or of its type."""
+    form, rest = name.removeprefix("new_").removesuffix("_like"), list(args)
+    sizes = x if form == name else x.shape if name.endswith("_like") else rest.pop(0)
+    value = rest[0] if form == "full" else float(form == "ones")
+    if not is_scalar(value):
+        return moved(value, lambda v: np.broadcast_to(v, sizes))
+    return _filled(n, sizes, value, dtype if form == name or dtype else dtype_of(x))
 
 
 @defines("fill")
-def fill(n: Numbers, x: Value, value: Value) -> Value:
-    """Return a tensor of another's shape and type that repeats one number."""
+def _fill(n: Numbers, x: Value, value: Value) -> Value:
     return moved(typed(n, value, dtype_of(x)), lambda v: np.broadcast_to(v, x.shape))
 
 
-@defines("full_like", "zeros_like", "ones_like")
-def like(n: Numbers, x: Value, value: Any = None, *, name: str, dtype: int | None = None, **_: Any) -> Value:
-    """Return a tensor of another's shape that repeats one number."""
-    return _filled(n, x.shape, value if name == "full_like" else int(name == "ones_like"), dtype or dtype_of(x))
-
-
-@defines("new_full", "new_zeros", "new_ones")
-def new(
-    n: Numbers, x: Value, sizes: Sequence[int], value: Any = None, *, name: str, dtype: int | None = None, **_: Any
-) -> Value:
-    """Return a tensor of another's type that repeats one number."""
-    return _filled(n, sizes, value if name == "new_full" else int(name == "new_ones"), dtype or dtype_of(x))
-
-
 @defines("scalar_tensor")
-def scalar_tensor(n: Numbers, value: Any, *, dtype: int | None = None, **_: Any) -> Value:
-    """Return one number as a tensor."""
+def _scalar_tensor(n: Numbers, value: Any, *, dtype: int | None = None, **_: Any) -> Value:
     return _filled(n, (), float(value) if dtype is None else value, dtype)
 
 
 @defines("arange")
-def arange(n: Numbers, *bounds: Any, dtype: int | None = None, **_: Any) -> Value:
-    """Return numbers with equal steps."""
+def _arange(n: Numbers, *bounds: Any, dtype: int | None = None, **_: Any) -> Value:
     start, end, step = (0, *bounds, 1) if len(bounds) == 1 else (*bounds, 1)[:3]
     kind = dtype or (TensorProto.FLOAT if any(isinstance(each, float) for each in bounds) else TensorProto.INT64)
     counts = np.arange(max(0, math.ceil((end - start) / step)), dtype=np.int64)
@@ -267,8 +239,7 @@ def arange(n: Numbers, *bounds: Any, dtype: int | None = None, **_: Any) -> Valu
 
 
 @defines("sym_size", "sym_numel")
-def sym_size(_: Numbers, x: Value, dim: int | None = None) -> Value:
-    """Return a size of a tensor, or the number of its elements."""
+def _sym_size(_: Numbers, x: Value, dim: int | None = None) -> Value:
     return math.prod(x.shape) if dim is None else x.shape[dim]
 
 
@@ -286,14 +257,12 @@ _SIZES: dict[str, Callable[..., Any]] = {
 
 
 @defines(*(f"builtin.{name}" for name in _SIZES))
-def size_arithmetic(_: Numbers, *operands: Any, name: str) -> Value:
-    """Return a number that is computed from sizes."""
+def _size_arithmetic(_: Numbers, *operands: Any, name: str) -> Value:
     return _SIZES[name.removeprefix("builtin.")](*operands)
 
 
 @defines("builtin.getitem")
-def getitem(_: Numbers, sequence: Sequence[Value], place: int) -> Value:
-    """Return one tensor of several."""
+def _getitem(_: Numbers, sequence: Sequence[Value], place: int) -> Value:
     return sequence[place]
 
 
@@ -303,7 +272,7 @@ def _spread(values: Any, count: int) -> list[int]:
 
 
 @defines("convolution", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d")
-def convolution(n: Numbers, x: Real, weight: Real, bias: Real | None = None, *args: Any, name: str) -> Value:
+def _convolution(n: Numbers, x: Real, weight: Real, bias: Real | None = None, *args: Any, name: str) -> Value:
     """Return a convolution, or the adjoint of one."""
     count = weight.ndim - 2
     if x.ndim != weight.ndim:
@@ -330,10 +299,9 @@ def convolution(n: Numbers, x: Real, weight: Real, bias: Real | None = None, *ar
 
 
 @defines("max_pool1d", "max_pool2d", "avg_pool1d", "avg_pool2d")
-def pool(
+def _pool(
     n: Numbers, x: Real, kernel: Any, stride: Any = (), padding: Any = 0, *args: Any, name: str, **_: Any
 ) -> Value:
-    """Return the largest element or the mean of every window."""
     count, largest = int(name[-2]), name.startswith("max")
     sizes, rest = _spread(kernel, count), args if largest else (1, *args)
     options: list[Any] = [*rest, *(1, False, True, None)[len(rest) :]]
@@ -347,11 +315,11 @@ def pool(
 
 
 @defines("adaptive_avg_pool1d", "adaptive_avg_pool2d", "_adaptive_avg_pool2d")
-def adaptive_pool(n: Numbers, x: Real, sizes: Sequence[int]) -> Value:
+def _adaptive_pool(n: Numbers, x: Real, sizes: Sequence[int]) -> Value:
     """Return means over as many ranges of about equal length as the result has elements."""
     for axis, size in zip(range(x.ndim - len(sizes), x.ndim), sizes, strict=True):
         length = x.shape[axis]
         ends = [(i * length // size, -(-(i + 1) * length // size)) for i in range(size)]
-        parts = [rearranged(n, x, axis, a, b, name="slice") for a, b in ends]
+        parts = [_rearranged(n, x, axis, a, b, name="slice") for a, b in ends]
         x = joined([mean(n, part, (axis,)) for part in parts], axis)
     return x
