@@ -47,8 +47,8 @@ from sardonyx.records.progress import Clock, Progress
 from sardonyx.records.run import Accuracy, LoadedDecoder, Verdict
 from sardonyx.verbs.export.generation import (
     MODEL,
+    GenerationCheck,
     attention_window,
-    check_generation,
     decoder_example,
     in_float32,
     loaded,
@@ -488,16 +488,14 @@ class _ExportJob:
             wide = in_float32(file.model) if self._is_half else None
             if wide is not None:  # half precision is compared in float32
                 module = copy.deepcopy(module).float()
-            generated = check_generation(
+            check = GenerationCheck(
                 module,
                 TorchEngine(self._call.with_module(module)),
                 file if wide is None else wide,
-                window=attention_window(module),
-                steps=steps,
-                seed=self._seed,
                 threads=self._threads,
                 report=self._report,
             )
+            generated = check.run(attention_window(module), steps, self._seed)
         if generated.failures:
             raise VerificationFailed(
                 f"the exported decoder does not generate what the module does: {generated.failures[0]}",

@@ -23,7 +23,7 @@ from sardonyx.frontend.inputs.examples import Example
 from sardonyx.frontend.inputs.facts import Facts
 from sardonyx.frontend.inputs.past import PAST, SWITCH, with_past
 from sardonyx.frontend.module_state import replaced
-from sardonyx.frontend.running import quietly, run, with_threads
+from sardonyx.frontend.running import HALF_TYPES, quietly, run, with_threads
 from sardonyx.frontend.tracing.engine import to_array
 from sardonyx.frontend.tracing.structure import window
 from sardonyx.ir.io.decoder_folder import CONFIG, DecoderFolder
@@ -105,7 +105,10 @@ def write_beside(folder: Path, module: Any, inputs: Sequence[ExampleInput]) -> l
 def genai_config(module: Any, inputs: Sequence[ExampleInput], notes: list[str]) -> dict[str, Any]:
     """Return the content of `genai_config.json`; assumptions are appended to `notes`."""
     facts = Facts(module)
-    keys, values = (_cache_shape(inputs, part) for part in ("key", "value"))
+    keys, values = (
+        next(example.shape for example in inputs if example.name.startswith(PAST) and example.name.endswith(part))
+        for part in (".key", ".value")
+    )
     if keys != values:
         notes.append("onnxruntime-genai cannot load this cache: its keys and values differ in size")
     heads, size = keys[1], keys[3]
@@ -134,10 +137,6 @@ def genai_config(module: Any, inputs: Sequence[ExampleInput], notes: list[str]) 
         "decoder": {name: value for name, value in decoder.items() if value is not None},
     }
     return {"model": model, "search": {"max_length": context, "do_sample": False, "past_present_share_buffer": False}}
-
-
-def _cache_shape(inputs: Sequence[ExampleInput], part: str) -> tuple[int, ...]:
-    return next(x.shape for x in inputs if x.name.startswith(PAST) and x.name.endswith(f".{part}"))
 
 
 def _special_tokens(module: Any, facts: Facts) -> dict[str, Any]:
@@ -171,7 +170,6 @@ def _tokenizer(folder: Path, source: str) -> list[str]:
 
 
 _PAST, _PRESENT = "past_key_values.", "present."
-STEPS = 32
 _LENGTHS = ((24,), (1,), (7, 5, 12, 2))  # of prompts; those in one batch are padded on the left
 _LONGEST_WINDOW = 1024  # a longer attention window is not exceeded: the prompt would take too long
 _BEYOND_WINDOW = 3
@@ -212,19 +210,14 @@ def continued(module: Any, prompts: Prompts, steps: int, threads: int = 1) -> Co
     One thread is the default: the products of a step are so small that threads mostly wait for each other, and OpenBLAS
     waits actively. If other processes use the processor, two threads take ten times the processor time of one.
     """
-    with torch.no_grad(), quietly(), _greedy(module, steps), with_threads(threads):
+    own: Any = module.generation_config
+    greedy = own.__class__(  # sampling, penalties and end tokens have no effect
+        max_new_tokens=steps, do_sample=False, pad_token_id=0, output_logits=True, return_dict_in_generate=True
+    )
+    with torch.no_grad(), quietly(), replaced(module, "generation_config", greedy), with_threads(threads):
         answer = module.generate(torch.tensor(prompts.ids), attention_mask=torch.tensor(prompts.mask))
     tokens = to_array(answer.sequences)[:, prompts.ids.shape[1] :]
     return Continuation(tokens, to_array(torch.stack(answer.logits, dim=1)))
-
-
-def _greedy(module: Any, steps: int) -> contextlib.AbstractContextManager[None]:
-    """Replace the generation config, so that sampling, penalties and end tokens have no effect, and restore it."""
-    own: Any = module.generation_config
-    config = own.__class__(
-        max_new_tokens=steps, do_sample=False, pad_token_id=0, output_logits=True, return_dict_in_generate=True
-    )
-    return replaced(module, "generation_config", config)
 
 
 class Stepper:
@@ -236,8 +229,14 @@ class Stepper:
         self.logits_index = self._outputs.index(LOGITS)
 
     def empty_past(self, rows: int) -> dict[str, Value]:
-        """Return a cache without positions."""
-        return {name: _empty(value, rows) for name, value in self._inputs.items() if name.startswith(_PAST)}
+        """Return a cache without positions: rows are its first axis, positions the last but one, others are fixed."""
+        past: dict[str, Value] = {}
+        for name, value in self._inputs.items():
+            if name.startswith(_PAST):
+                sizes = [size if isinstance(size, int) else 0 for size in value.shape or ()]
+                dtype = value.dtype or ir.DataType.FLOAT
+                past[name] = np.zeros([rows, *sizes[1:-2], 0, sizes[-1]], dtype.numpy())
+        return past
 
     def feeds(self, ids: Array, mask: Array, past: Feeds) -> dict[str, Value]:
         """Return the inputs of a step: new tokens, the mask over past and new tokens, and positions of the new ones."""
@@ -274,14 +273,6 @@ class Stepper:
         return self.feeds(ids, mask, self.empty_past(len(ids)))
 
 
-def _empty(value: ir.Value, rows: int) -> Array:
-    """Return an empty cache tensor: rows are the first axis, positions the last but one, other sizes are fixed."""
-    shape = value.shape or ()
-    sizes = [size if isinstance(size, int) else 0 for size in shape]
-    dtype = value.dtype or ir.DataType.FLOAT
-    return np.zeros([rows, *sizes[1:-2], 0, sizes[-1]], dtype.numpy())
-
-
 class Generated(Struct, frozen=True):
     """The result of the check."""
 
@@ -289,15 +280,6 @@ class Generated(Struct, frozen=True):
     failures: tuple[str, ...]
     not_covered: tuple[str, ...]
     alone: tuple[Prompts, Continuation] | None  # a prompt without padding, and what the module continues it with
-
-
-def random_prompts(module: Any, window: int | None, steps: int, seed: int) -> list[Prompts]:
-    """Return prompts of random tokens: short, long, longer than the attention window, and a padded batch."""
-    facts, source = Facts(module), np.random.default_rng(seed)
-    longest = (facts.count("positions") or 1 << 30) - steps
-    beyond = () if window is None or window > _LONGEST_WINDOW else ((window + _BEYOND_WINDOW,),)
-    lengths = dict.fromkeys(tuple(max(1, min(length, longest)) for length in rows) for rows in (*_LENGTHS, *beyond))
-    return [Prompts.of([source.integers(facts.vocabulary or 2, size=length) for length in rows]) for rows in lengths]
 
 
 def in_float32(model: ir.Model) -> ir.Model | None:
@@ -323,20 +305,43 @@ class GenerationCheck:
         self._module, self._engine, self._report, self._threads = module, engine, report, threads
         self._subject = Subject(model)
         self._stepper = Stepper(self._subject.model)
-        self.alone: tuple[Prompts, Continuation] | None = None  # the prompt without padding
 
-    def run(self, batches: Sequence[Prompts], steps: int) -> tuple[list[GeneratedBatch], list[str]]:
-        """Generate `steps` tokens from each batch of prompts; return the results and the failures."""
-        results: list[GeneratedBatch] = []
+    def run(self, window: int | None, steps: int, seed: int) -> Generated:
+        """Generate from random prompts, and compare every step.
+
+        Args:
+            window: The attention window of the module, if it has one.
+            steps: The number of tokens; fewer if the module has too few positions.
+        """
+        limit = Facts(self._module).count("positions")
+        steps = steps if limit is None else max(1, min(steps, limit // 2))
+        runs = self._generated(self._prompts(window, steps, seed), steps)
+        batches: list[GeneratedBatch] = []
         failures: list[str] = []
-        for prompts, expected, logits in self._generated(batches, steps):
+        for prompts, expected, logits in runs:
             if isinstance(logits, RuntimeFailure):
-                failures.append(f"generating after {_describe(prompts)}: {logits.message}")
-                continue
-            batch, lines = self._compared(prompts, expected, logits)
-            results.append(batch)
-            failures += [f"generating after {_describe(prompts)}: {line}" for line in lines]
-        return results, failures
+                lines = [logits.message]
+            else:
+                batch, lines = self._compared(prompts, expected, logits)
+                batches.append(batch)
+            what = "prompts" if len(prompts.lengths) > 1 else "a prompt"
+            after = f"generating after {what} of {', '.join(map(str, prompts.lengths))} tokens"
+            failures += [f"{after}: {line}" for line in lines]
+        longest = max((max(batch.prompts) + batch.steps for batch in batches), default=0)
+        missed = window is not None and longest <= window
+        gaps = (f"the attention window of {window} tokens: the longest sequence had {longest}",) if missed else ()
+        alone = next(((prompts, made) for prompts, made, _ in runs if len(prompts.ids) == 1), None)
+        return Generated(tuple(batches), tuple(failures), gaps, alone)
+
+    def _prompts(self, window: int | None, steps: int, seed: int) -> list[Prompts]:
+        """Return prompts of random tokens: short, long, longer than the attention window, and a padded batch."""
+        facts, source = Facts(self._module), np.random.default_rng(seed)
+        longest = (facts.count("positions") or 1 << 30) - steps
+        beyond = () if window is None or window > _LONGEST_WINDOW else ((window + _BEYOND_WINDOW,),)
+        lengths = dict.fromkeys(tuple(max(1, min(length, longest)) for length in rows) for rows in (*_LENGTHS, *beyond))
+        return [
+            Prompts.of([source.integers(facts.vocabulary or 2, size=length) for length in rows]) for rows in lengths
+        ]
 
     def _generated(
         self, batches: Sequence[Prompts], steps: int
@@ -352,7 +357,6 @@ class GenerationCheck:
                 except RuntimeFailure as failure:
                     runs.append((prompts, expected, failure))
         free_memory()
-        self.alone = next(((prompts, made) for prompts, made, _ in runs if len(prompts.ids) == 1), None)
         return runs
 
     def _compared(self, prompts: Prompts, expected: Continuation, logits: Array) -> tuple[GeneratedBatch, list[str]]:
@@ -417,50 +421,37 @@ class GenerationCheck:
             double.close()
 
 
-def _describe(prompts: Prompts) -> str:
-    lengths = ", ".join(map(str, prompts.lengths))
-    return f"prompts of {lengths} tokens" if len(prompts.lengths) > 1 else f"a prompt of {lengths} tokens"
-
-
-def check_generation(
-    module: Any,
-    engine: LiveEngine,
-    model: Model,
-    *,
-    window: int | None,
-    steps: int = STEPS,
-    seed: int = 0,
-    threads: int | None = None,
-    report: Callable[[str], None] = lambda _text: None,
-) -> Generated:
-    """Generate from random prompts with the model file and with the module, and compare every step."""
-    limit = Facts(module).count("positions")
-    steps = steps if limit is None else max(1, min(steps, limit // 2))
-    check = GenerationCheck(module, engine, model, threads=threads, report=report)
-    batches, failures = check.run(random_prompts(module, window, steps, seed), steps)
-    longest = max((max(batch.prompts) + batch.steps for batch in batches), default=0)
-    missed = window is not None and longest <= window
-    gaps = (f"the attention window of {window} tokens: the longest sequence had {longest}",) if missed else ()
-    return Generated(tuple(batches), tuple(failures), gaps, check.alone)
-
-
-def check_loaded(folder: Path, generated: Generated, *, in_own_types: bool, threads: int | None) -> LoadedDecoder:
+def loaded(
+    folder: Path, generated: Generated, inputs: Sequence[torch.Tensor], *, in_own_types: bool, threads: int | None
+) -> tuple[LoadedDecoder | None, list[str]]:
     """Load the written folder as users do, and compare the tokens that onnxruntime-genai generates with the module's.
+
+    A cache in half precision cannot run on many CPUs, and onnxruntime-genai supports one size of keys and values: then
+    a note says why the folder does not load.
 
     Args:
         generated: The result of the check of its model.
+        inputs: Those of the decoder, with its cache.
         in_own_types: Whether that check ran the file itself, not a float32 copy, so that tokens can be compared.
 
     Raises:
-        RuntimeFailure: The runtime does not load the folder, or fails.
-        VerificationFailed: A token differs, and no tie explains it.
+        VerificationFailed: The runtime does not load the folder, or a token differs and no tie explains it.
     """
     assert generated.alone is not None
     prompts, expected = generated.alone
     prompt, wanted = prompts.ids[0].tolist(), expected.tokens[0].tolist()
     decoder = DecoderFolder.require(folder)
     end = next((token for token in range(decoder.vocabulary) if token not in (*prompt, *wanted)), None)
-    ran = generate(folder, prompt, len(wanted), end or 0, threads)
+    try:
+        ran = generate(folder, prompt, len(wanted), end or 0, threads)
+    except RuntimeFailure as failure:
+        cached = [tensor for tensor in inputs if tensor.is_floating_point()]
+        sizes = {(tensor.shape[1], tensor.shape[-1]) for tensor in cached}
+        if len(sizes) > 1 or any(tensor.dtype in HALF_TYPES for tensor in cached):
+            return None, [f"not loaded: {failure.message}"]
+        raise VerificationFailed(
+            f"the written folder does not load: {failure.message}", hint='`verify="off"` writes the folder anyway'
+        ) from failure
     pairs = enumerate(zip(wanted, ran.tokens, strict=False))
     step = next((step for step, (token, other) in pairs if token != other), None)
     if step is not None and in_own_types and end is not None:  # later tokens follow from this one
@@ -471,26 +462,4 @@ def check_loaded(folder: Path, generated: Generated, *, in_own_types: bool, thre
                 f"{ran.runtime} generates token {ran.tokens[step]} instead of {wanted[step]} in step {step + 1}",
                 hint='`verify="off"` writes the folder anyway',
             )
-    return described(decoder, ran)
-
-
-def loaded(
-    folder: Path, generated: Generated, inputs: Sequence[torch.Tensor], *, in_own_types: bool, threads: int | None
-) -> tuple[LoadedDecoder | None, list[str]]:
-    """Load the folder as users do; return what was found, and a note if its cache explains that it does not load.
-
-    A cache in half precision cannot run on many CPUs, and onnxruntime-genai supports one size of keys and values.
-
-    Raises:
-        VerificationFailed: If the runtime does not load the folder otherwise, or generates other tokens.
-    """
-    try:
-        return check_loaded(folder, generated, in_own_types=in_own_types, threads=threads), []
-    except RuntimeFailure as failure:
-        cached = [tensor for tensor in inputs if tensor.is_floating_point()]
-        sizes = {(tensor.shape[1], tensor.shape[-1]) for tensor in cached}
-        if len(sizes) > 1 or any(tensor.dtype in (torch.float16, torch.bfloat16) for tensor in cached):
-            return None, [f"not loaded: {failure.message}"]
-        raise VerificationFailed(
-            f"the written folder does not load: {failure.message}", hint='`verify="off"` writes the folder anyway'
-        ) from failure
+    return described(decoder, ran), []
