@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Generator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
@@ -100,33 +100,28 @@ def extract(
     cut_seconds = time.perf_counter() - began
     verified = _Verified()
     if verify != "off":
-        args, keywords = tuple[Any, ...](), dict[str, Any]()
-        if live is not None:
-            from sardonyx.frontend.inputs.examples import call_arguments
+        from sardonyx.verification import seeds_from
+        from sardonyx.verification.module_check import ModuleCheck
 
-            args, keywords = call_arguments(inputs, kwargs)
-        with _prepared(live, args, keywords) as plain:
-            if plain is not None:
-                _check_types(whole, plain)
-            from sardonyx.verification import seeds_from
-            from sardonyx.verification.module_check import ModuleCheck
-
-            feeds = None
-            if plain is not None:
+        with contextlib.ExitStack() as stack:
+            example = feeds = None
+            if live is not None:
+                example = stack.enter_context(_prepared(live, inputs, kwargs))
+                _check_types(whole, example[0])
                 from sardonyx.frontend.tracing.engine import example_feeds
 
                 names = [value.name or "" for value in whole.model.graph.inputs if not value.is_initializer()]
-                feeds = example_feeds(plain, args, keywords, names)
+                feeds = example_feeds(*example, names)
             check = ModuleCheck(
                 whole.model,
                 cut,
                 inputs=feeds,
                 seeds=seeds_from(seed),
-                trials=None if plain is None else _RANDOM_TRIALS_WITH_LIVE,
+                trials=None if live is None else _RANDOM_TRIALS_WITH_LIVE,
                 threads=threads,
                 progress=lambda text: report(text, None),
             )
-            verified = _verified(check, whole, cut, plain, args, keywords)
+            verified = _verified(check, whole, cut, example)
         arrays = check.values()
         for value in (*cut.model.graph.inputs, *cut.model.graph.outputs):
             array = arrays.get(value.name or "")  # as the whole model ran: a file needs a rank
@@ -156,28 +151,23 @@ def _path(whole: Tagged, wanted: str) -> str:
         return find_module(whole.hierarchy, (*running, *whole.hierarchy.classes), wanted)
 
 
+_LiveExample: TypeAlias = "tuple[nn.Module, tuple[Any, ...], dict[str, Any]]"  # with its arguments
+
+
 @contextlib.contextmanager
-def _prepared(live: nn.Module | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Generator[nn.Module | None]:
+def _prepared(live: nn.Module, inputs: Inputs, kwargs: Mapping[str, Any] | None) -> Generator[_LiveExample]:
     """Yield the live model in the form that is exported: hooks work on it even if it was scripted or compiled."""
-    if live is None:
-        yield None
-        return
+    from sardonyx.frontend.inputs.examples import call_arguments
     from sardonyx.frontend.running import initialize
     from sardonyx.frontend.tracing.prepare import prepared
 
+    args, keywords = call_arguments(inputs, kwargs)
     with prepared(live) as plain:
-        initialize(plain, args, kwargs)
-        yield plain
+        initialize(plain, args, keywords)
+        yield plain, args, keywords
 
 
-def _verified(
-    check: ModuleCheck,
-    whole: Tagged,
-    cut: cutting.Extract,
-    live: nn.Module | None,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-) -> _Verified:
+def _verified(check: ModuleCheck, whole: Tagged, cut: cutting.Extract, example: _LiveExample | None) -> _Verified:
     """Compare with the whole model, and with the live model if there is one.
 
     Raises:
@@ -187,21 +177,21 @@ def _verified(
     _require_passed(
         verdict, f"{cut.path or 'the model'} does not compute on its own what it computes in the whole model"
     )
-    if live is None:
+    if example is None:
         return _Verified(verdict)
     from sardonyx.frontend.tracing.engine import UnattendedRows, capture
 
     name = module_of(cut.path)
-    calls = capture(live, args, kwargs, name)
+    calls = capture(*example, name)
     if not calls:
         note = f"{name} is never called with plain tensors: it was compared with the whole model only"
         return _Verified(verdict, notes=(note,))
     inputs, outputs = _tensors_of_call(calls, cut)
     with UnattendedRows() as rows:
-        _, disturbed = _tensors_of_call(capture(live, args, kwargs, name), cut)
+        _, disturbed = _tensors_of_call(capture(*example, name), cut)
     against = check.against_live(name, inputs, outputs, disturbed, rows.lengths)
     if not against.verdict.passed:
-        _check_weights(whole, live)
+        _check_weights(whole, example[0])
     _require_passed(against.verdict, f"the extracted model does not compute what the live module {name} computes")
     return _Verified(verdict, against)
 
