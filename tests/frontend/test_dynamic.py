@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sardonyx.frontend.inputs.dynamic import Dynamic, find_dynamic, position_limit
+from sardonyx.frontend.inputs.dynamic import Dynamic, find_dynamic
+from sardonyx.frontend.inputs.facts import Facts
 
 
 def dynamic_dims(module: nn.Module, leaves: dict[str, Tensor], longest: int | None = None) -> Dynamic:
@@ -146,4 +147,4 @@ def test_the_limit_comes_from_the_config_by_its_meaning(setting: str, limit: int
     class Configured(nn.Module):
         config = SimpleNamespace(**{setting: limit})
 
-    assert position_limit(Configured()) == limit
+    assert Facts(Configured()).count("positions") == limit

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from sardonyx.errors import UsageError, reason, suggest
 from sardonyx.frontend.installed import missing
-from sardonyx.frontend.module_state import replaced
+from sardonyx.frontend.module_state import replaced, switched
 from sardonyx.frontend.running import quietly
 from sardonyx.frontend.sources import Dtype, SourceKind, load_function, parse_overrides, parse_source, user_error
 
@@ -457,12 +457,7 @@ def converted_tensor(tensor: torch.Tensor, dtype: Dtype) -> torch.Tensor:
     return tensor if kind is None or not tensor.is_floating_point() else tensor.to(kind)
 
 
-@contextlib.contextmanager
-def default_dtype(dtype: Dtype) -> Generator[None]:
+def default_dtype(dtype: Dtype) -> contextlib.AbstractContextManager[None]:
     """Build modules in this type, except for parts that specify their own."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch_dtype(dtype) or before)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
+    default = torch.get_default_dtype()
+    return switched(torch.get_default_dtype, torch.set_default_dtype, torch_dtype(dtype) or default)

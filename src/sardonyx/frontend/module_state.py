@@ -10,10 +10,10 @@ import operator
 import random
 import sys
 from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from types import FunctionType, MethodType, ModuleType
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -28,6 +28,9 @@ _MOST_OBJECTS = 200_000  # to visit; modules and their direct attributes come fi
 _BATCH_NORM: Any = torch.ops.aten.native_batch_norm.default  # writes to its statistics without declaring that
 _STATISTICS, _TRAINING = slice(3, 5), 5  # its operands
 _EXTERNAL = frozenset({*sys.stdlib_module_names, "torch", "numpy"})  # packages whose objects a module does not own
+
+
+Setting = TypeVar("Setting")
 
 
 @contextmanager
@@ -110,14 +113,20 @@ def _undoing(tensors: Sequence[torch.Tensor]) -> Generator[WriteUndo]:
 
 
 @contextmanager
-def fast_paths(*, enabled: bool) -> Generator[None]:
-    """Set whether torch's attention modules use fast paths: single kernels that no exporter can trace into."""
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(enabled)
+def switched(read: Callable[[], Setting], write: Callable[[Setting], object], value: Setting) -> Generator[None]:
+    """Change a setting that has a getter and a setter, and restore it on exit."""
+    before = read()
+    write(value)
     try:
         yield
     finally:
-        torch.backends.mha.set_fastpath_enabled(before)
+        write(before)
+
+
+def fast_paths(*, enabled: bool) -> AbstractContextManager[None]:
+    """Set whether torch's attention modules use fast paths: single kernels that no exporter can trace into."""
+    mha = torch.backends.mha
+    return switched(mha.get_fastpath_enabled, mha.set_fastpath_enabled, enabled)
 
 
 def uncompiled() -> AbstractContextManager[None]:
@@ -130,29 +139,42 @@ def tensors_of(model: nn.Module) -> list[torch.Tensor]:
     return [saved.tensor for saved in _reachable(model)[1]]
 
 
-class WriteUndo(TorchDispatchMode):
+class OperationMode(TorchDispatchMode):
+    """Sees every operation, also those of branches and loops."""
+
+    supports_higher_order_operators = True  # they are run as they are
+
+    def __init__(self) -> None:
+        super().__init__()  # pyright: ignore[reportUnknownMemberType]  # torch leaves its argument untyped
+
+    def __torch_dispatch__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return self.run(func, args, kwargs or {})
+
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operation."""
+        return func(*args, **kwargs)
+
+
+class WriteUndo(OperationMode):
     """Copies the memory of tensors before the first operation that writes to it, so that `close` can restore it."""
 
-    supports_higher_order_operators = True
-
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
-        super().__init__()  # pyright: ignore[reportUnknownMemberType]  # torch leaves its argument untyped
+        super().__init__()
         self._own = {key for tensor in tensors if (key := _memory(tensor)) is not None}
         self._copies: dict[int, tuple[Any, Any]] = {}  # storage and its copy, by identity
         self._written: dict[Any, tuple[tuple[int, str], ...]] = {}  # arguments that an operator writes to
 
-    def __torch_dispatch__(
-        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the operation after copying what it overwrites."""
-        named = dict(kwargs or {})
         if is_control_flow(func):
-            return func(*run_under_mode(self, args), **named)
+            return func(*run_under_mode(self, args), **kwargs)
         for index, name in self._written.get(func) or self._written.setdefault(func, written_arguments(func)):
-            self._save(args[index] if index < len(args) else named.get(name))
+            self._save(args[index] if index < len(args) else kwargs.get(name))
         if func is _BATCH_NORM and args[_TRAINING]:
             self._save(args[_STATISTICS])
-        return func(*args, **named)
+        return func(*args, **kwargs)
 
     def _save(self, value: object) -> None:
         for tensor in cast("Sequence[object]", value) if isinstance(value, (list, tuple)) else (value,):
@@ -173,16 +195,17 @@ class WriteUndo(TorchDispatchMode):
             storage.copy_(content)
 
 
-class Seen(TorchDispatchMode):
+class Seen(OperationMode):
     """Detects whether a run calls an operator of some kind."""
 
     def __init__(self, is_wanted: Callable[[Any], bool]) -> None:
-        super().__init__()  # pyright: ignore[reportUnknownMemberType]  # as above
+        super().__init__()
         self._is_wanted, self.seen = is_wanted, False
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Note the operation, and run it."""
         self.seen = self.seen or self._is_wanted(func)
-        return func(*args, **(kwargs or {}))
+        return func(*args, **kwargs)
 
 
 def is_control_flow(func: object) -> bool:

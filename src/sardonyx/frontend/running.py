@@ -15,11 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from sardonyx.errors import ModelError, reason
-from sardonyx.frontend.module_state import is_lazy, unchanged, uncompiled, undoing_writes
+from sardonyx.frontend.module_state import OperationMode, is_lazy, switched, unchanged, uncompiled, undoing_writes
 
 _LIBRARIES = ("torch", "transformers", "huggingface_hub", "timm")
 
@@ -44,17 +43,15 @@ def quietly() -> Generator[None]:
             logger.setLevel(level)
 
 
-class Reads(TorchDispatchMode):
+class Reads(OperationMode):
     """Records which memory is read while a module runs.
 
     An embedding table may be read without calling its module, and tied weights are read under all of their names. Calls
     are recorded for runs whose operations see other tensors than the weights, such as a recording without data.
     """
 
-    supports_higher_order_operators = True  # branches and loops are run as they are
-
     def __init__(self) -> None:
-        super().__init__()  # pyright: ignore[reportUnknownMemberType]  # torch's own types have gaps
+        super().__init__()
         self.read: set[int] = set()
         self.called: set[int] = set()
 
@@ -71,12 +68,13 @@ class Reads(TorchDispatchMode):
             hook.remove()
         super().__exit__(*error)  # pyright: ignore[reportUnknownMemberType]
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Note what the operation reads if a module runs it."""
         leaves = cast("Iterable[Any]", tree_leaves((args, kwargs))) if self._depth else ()
         self.read.update(
             memory_key(leaf) for leaf in leaves if isinstance(leaf, Tensor) and leaf.layout is torch.strided
         )
-        return func(*args, **(kwargs or {}))
+        return func(*args, **kwargs)
 
     def _enter(self, module: nn.Module, _args: Any) -> None:
         self._depth += 1
@@ -151,15 +149,9 @@ def run(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], *, ke
         return module(*args, **kwargs)
 
 
-@contextlib.contextmanager
-def with_threads(count: int | None) -> Generator[None]:
+def with_threads(count: int | None) -> contextlib.AbstractContextManager[None]:
     """Run modules on so many threads; None keeps torch's number."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    return switched(torch.get_num_threads, torch.set_num_threads, count or torch.get_num_threads())
 
 
 def evaluate(module: nn.Module) -> None:

@@ -12,11 +12,10 @@ from typing import TypeAlias
 
 import torch
 from msgspec import Struct
-from torch import Tensor, nn
+from torch import Tensor
 
 from sardonyx.errors import reason
 from sardonyx.frontend.inputs.candidates import Role, role_of
-from sardonyx.frontend.inputs.facts import Facts
 from sardonyx.frontend.running import quietly
 
 InputAxis: TypeAlias = tuple[str, int]  # name of an input, and one of its axes
@@ -41,14 +40,9 @@ def find_dynamic(run: Run, leaves: Mapping[str, Tensor], *, longest: int | None 
     Args:
         run: Calls the module on flat tensors, in the order of `leaves`; raises if it refuses them.
         leaves: The example's flat inputs by name.
-        longest: The module's number of positions (`position_limit`); verified by running if it is small.
+        longest: The number of positions in the module's config; verified by running if it is small.
     """
     return _Finder(run, leaves, longest).find()
-
-
-def position_limit(module: nn.Module) -> int | None:
-    """Return the maximum number of positions in the module's config, or None."""
-    return Facts(module).count("positions")
 
 
 class _Finder:

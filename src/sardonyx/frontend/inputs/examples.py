@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from sardonyx.errors import UsageError
 from sardonyx.frontend.inputs.candidates import Role, Slot, candidates, processed, role_of
-from sardonyx.frontend.inputs.dynamic import find_dynamic, position_limit
+from sardonyx.frontend.inputs.dynamic import find_dynamic
+from sardonyx.frontend.inputs.facts import Facts
 from sardonyx.frontend.inputs.search import Accepted, Draft, Search
 from sardonyx.frontend.models import Resolved, converted_tensor
 from sardonyx.frontend.running import Probe, memory_key, probe, run_widened_if_needed
@@ -249,16 +250,15 @@ def fitting_example(module: nn.Module, inputs: Mapping[str, FileInput], *, seed:
     """
     state = stored_tensors(module)
     inputs = {name: port for name, port in inputs.items() if name not in state}
+    sizes: dict[str, tuple[int, ...]] = {}
     try:
         free = derive(module, seed=seed)
+        leaves = Flat(named_arguments(module, free.args, free.kwargs)).leaves
+        sizes = {leaf.name: tuple(leaf.tensor.shape) for leaf in leaves}
+        if all(name in sizes and _sized(port.shape, sizes[name]) == sizes[name] for name, port in inputs.items()):
+            return free
     except UsageError:  # a scripted module says little about itself; the file's inputs fit it too
-        specs = {name: Spec(name, port.dtype, _sized(port.shape, None)) for name, port in inputs.items()}
-        return derive(module, given=specs, seed=seed)
-    sizes = {
-        leaf.name: tuple(leaf.tensor.shape) for leaf in Flat(named_arguments(module, free.args, free.kwargs)).leaves
-    }
-    if all(name in sizes and _sized(port.shape, sizes[name]) == sizes[name] for name, port in inputs.items()):
-        return free
+        pass
     specs = {name: Spec(name, port.dtype, _sized(port.shape, sizes.get(name))) for name, port in inputs.items()}
     return derive(module, given=specs, seed=seed)
 
@@ -338,7 +338,7 @@ def resolve_dynamic(call: Call, dynamic: Dims) -> DynamicDims:
         return DynamicDims(named, named)
     arguments, state = {name: leaves[name] for name in call.arguments}, call.tensors[len(call.arguments) :]
     detected = find_dynamic(
-        lambda tensors: call.run([*tensors, *state]), arguments, longest=position_limit(call.module)
+        lambda tensors: call.run([*tensors, *state]), arguments, longest=Facts(call.module).count("positions")
     )
     axes = {name: {axis: dim for axis, dim in spec.items() if _has_name(dim)} for name, spec in detected.axes.items()}
     other = [(name, axis) for name, spec in detected.axes.items() for axis, dim in spec.items() if not _has_name(dim)]

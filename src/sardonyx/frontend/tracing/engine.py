@@ -13,10 +13,10 @@ import torch
 from msgspec import Struct
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from sardonyx.errors import RuntimeFailure, UsageError, reason
+from sardonyx.frontend.module_state import OperationMode
 from sardonyx.frontend.running import Widening, run, widen, widened_copy
 from sardonyx.frontend.tracing.adapter import Call, stored_tensors
 from sardonyx.frontend.tracing.module_tree import LiveTree
@@ -79,7 +79,7 @@ def _put(part: nn.Module, name: str, tensor: Tensor) -> None:
     next(table for table in tables if name in table)[name] = tensor
 
 
-class IndexOrder(TorchDispatchMode):
+class IndexOrder(OperationMode):
     """Makes topk and sort order equal scores by index.
 
     `torch.topk` and `torch.sort` do not define the order of equal scores; ONNX's TopK takes the lower index first. With
@@ -92,26 +92,18 @@ class IndexOrder(TorchDispatchMode):
         choices: Scores, axis and indices of every selection by score so far.
     """
 
-    supports_higher_order_operators = True  # branches and loops are run as they are
-
     def __init__(self, sample: int | None = None) -> None:
-        super().__init__()  # pyright: ignore[reportUnknownMemberType] torch leaves its argument untyped
+        super().__init__()
         self._generator = None if sample is None else torch.Generator().manual_seed(sample)
         self.choices: list[tuple[Tensor, int, Tensor]] = []
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the operation, or a stable sort instead of it."""
         if func in _SORTING and args[0].dim():
-            return self._sorted(_arguments(func, args, kwargs or {}))
+            return self._sorted(_arguments(func, args, kwargs))
         if func in _SELECTING and args[0].dim():
-            return self._selected(func, _arguments(func, args, kwargs or {}))
-        return func(*args, **(kwargs or {}))
+            return self._selected(func, _arguments(func, args, kwargs))
+        return func(*args, **kwargs)
 
     def _sorted(self, arguments: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
         scores, axis = arguments["self"], arguments["dim"]
@@ -258,7 +250,7 @@ _FUSED = "_scaled_dot_product"  # prefix of the kernels of scaled_dot_product_at
 _MASKS = ("attn_mask", "attn_bias")  # their names for the mask
 
 
-class UnattendedRows(TorchDispatchMode):
+class UnattendedRows(OperationMode):
     """Replaces the result of every attention row whose keys are all masked, or only finds these rows.
 
     Attributes:
@@ -266,27 +258,20 @@ class UnattendedRows(TorchDispatchMode):
         lengths: Numbers of queries and keys of the attentions with such rows.
     """
 
-    supports_higher_order_operators = True  # branches and loops are run as they are
-
     def __init__(self, *, replace: bool = True) -> None:
-        super().__init__()  # pyright: ignore[reportUnknownMemberType] torch leaves its argument untyped
+        super().__init__()
         self.found, self._replaces = False, replace
         self.lengths: set[int] = set()
         self._generator = torch.Generator().manual_seed(0)
 
-    def __torch_dispatch__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the operation, then replace the rows."""
-        result, name = func(*args, **(kwargs or {})), func.__name__.partition(".")[0]
+        result, name = func(*args, **kwargs), func.__name__.partition(".")[0]
         if name in _SOFTMAX:
             hidden = _hidden(args[0]).all(args[1], keepdim=True)
             return self._replaced(result, hidden, args[0].shape[-2:]) if bool(hidden.any()) else result
-        if name.startswith(_FUSED) and (mask := _mask(func, args, kwargs or {})) is not None:
+        masks = [_arguments(func, args, kwargs).get(key) for key in _MASKS] if name.startswith(_FUSED) else []
+        for mask in (mask for mask in masks if isinstance(mask, Tensor)):
             hidden = _hidden(mask).all(-1, keepdim=True)
             if bool(hidden.any()):
                 lengths = (args[0].shape[-2], args[1].shape[-2])
@@ -305,13 +290,6 @@ class UnattendedRows(TorchDispatchMode):
 def _hidden(scores: Tensor) -> Tensor:
     """Return where a key is masked: False, -inf, or a score near the lowest number of its type."""
     return ~scores if scores.dtype is torch.bool else scores <= torch.finfo(scores.dtype).min / 2
-
-
-def _mask(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor | None:
-    """Return the mask argument of a fused attention; None if it has none."""
-    names = [argument.name for argument in func._schema.arguments]
-    arguments = {**dict(zip(names, args, strict=False)), **kwargs}
-    return next((arguments[name] for name in _MASKS if isinstance(arguments.get(name), Tensor)), None)
 
 
 # Captures the inputs and outputs of one module while a live model runs, by forward hooks.

@@ -15,11 +15,11 @@ from typing import Any, Literal, cast
 import torch
 from msgspec import Struct
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from sardonyx.errors import ModelError
 from sardonyx.frontend.module_state import (
+    OperationMode,
     Seen,
     WriteUndo,
     fast_paths,
@@ -74,31 +74,28 @@ class _Row(Struct, frozen=True):
     read: set[Path]  # values that a call read before it overwrote them
 
 
-class _ReadFirst(TorchDispatchMode):
+class _ReadFirst(OperationMode):
     """Records which memory is read, except memory that an operation has wholly overwritten before."""
 
-    supports_higher_order_operators = True
-
     def __init__(self) -> None:
-        super().__init__()  # pyright: ignore[reportUnknownMemberType]  # torch leaves its argument untyped
+        super().__init__()
         self.read: set[int] = set()
         self._overwritten: set[int] = set()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Note what the operation reads and overwrites, and run it."""
-        named: dict[str, Any] = kwargs or {}
         if is_control_flow(func):
-            return func(*run_under_mode(self, args), **named)
+            return func(*run_under_mode(self, args), **kwargs)
         fills = func.overloadpacket in _FILLS and args[0].nbytes == args[0].untyped_storage().nbytes()
         returned = func._schema.returns
         is_view = bool(returned) and all(each.alias_info and not each.alias_info.is_write for each in returned)
         if not is_view:
-            leaves = cast("Iterable[Any]", tree_leaves((args[1:] if fills else args, named)))
+            leaves = cast("Iterable[Any]", tree_leaves((args[1:] if fills else args, kwargs)))
             memory = {memory_key(leaf) for leaf in leaves if isinstance(leaf, Tensor)}
             self.read |= memory - self._overwritten
         if fills:
             self._overwritten.add(memory_key(args[0]))
-        return func(*args, **named)
+        return func(*args, **kwargs)
 
 
 def with_state(call: Call, mode: StateMode) -> tuple[Call, tuple[str, ...]]:

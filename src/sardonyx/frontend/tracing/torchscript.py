@@ -27,7 +27,7 @@ from torch.onnx.errors import OnnxExporterError
 
 from sardonyx.common.temporary import temporary_folder
 from sardonyx.errors import ModelError, reason
-from sardonyx.frontend.module_state import WriteUndo, replaced, uncompiled
+from sardonyx.frontend.module_state import WriteUndo, replaced, switched, uncompiled
 from sardonyx.frontend.running import HALF_TYPES, quietly
 from sardonyx.frontend.tracing.adapter import INNER, Adapter, Call
 from sardonyx.frontend.tracing.dynamo import BFLOAT16_OPSET
@@ -231,21 +231,18 @@ def _lowest_opset(call: Call, axes: Axes, path: Path, lowest: int, written: Writ
     raise refusal
 
 
-def _nothing(*_: object) -> None:
-    """Ignore a log line."""
-
-
 @contextlib.contextmanager
 def _without_log() -> Generator[None]:
     """Keep torch from printing the graph that it fails on, which bypasses Python's streams."""
     core: Any = torch._C  # pyright: ignore[reportPrivateUsage]  # the log has no public switch
-    switch, was_on = core._jit_set_onnx_log_enabled, core._jit_is_onnx_log_enabled()
-    switch(False)
-    try:
-        with replaced(core, "_jit_set_onnx_log_enabled", _nothing):  # every export turns it on
-            yield
-    finally:
-        switch(was_on)
+
+    def ignore(*_: object) -> None: ...
+
+    with (
+        switched(core._jit_is_onnx_log_enabled, core._jit_set_onnx_log_enabled, False),
+        replaced(core, "_jit_set_onnx_log_enabled", ignore),  # every export turns it on
+    ):
+        yield
 
 
 def _raise_opset(model: ir.Model, opset: int) -> None:
