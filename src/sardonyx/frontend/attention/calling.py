@@ -7,7 +7,7 @@ import dataclasses
 import inspect
 import operator
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -69,7 +69,7 @@ def shape_of(value: Any) -> Shape:
         return Cache(_emptied(value), len(pairs))
     items = _items(value)
     if items is not None:
-        return Nest(_kind(value), tuple(items), tuple(shape_of(item) for item in items.values()))
+        return Nest(value.__class__, tuple(items), tuple(map(shape_of, items.values())))
     held = {name: (each, split_cache(each)) for name, each in getattr(value, "__dict__", {}).items()}
     caches = {name: Cache(_emptied(each), len(pairs)) for name, (each, pairs) in held.items() if pairs is not None}
     if not caches:
@@ -84,7 +84,7 @@ def unknown_in(shape: Shape) -> type[Any] | None:
     """Return a class in the structure that may contain tensors, or None."""
     if isinstance(shape, Nest):
         return next((kind for part in shape.parts if (kind := unknown_in(part)) is not None), None)
-    return _kind(shape.value) if isinstance(shape, Fixed) and not isinstance(shape.value, PLAIN) else None
+    return shape.value.__class__ if isinstance(shape, Fixed) and not isinstance(shape.value, PLAIN) else None
 
 
 def tensors_in(shape: Shape, value: Any, name: str) -> list[torch.Tensor]:
@@ -106,21 +106,19 @@ def tensors_in(shape: Shape, value: Any, name: str) -> list[torch.Tensor]:
         if len(pairs) != shape.layers:
             raise UsageError(f"{name} must be a cache of {shape.layers} layers", hint=_DECOMPOSE_AGAIN)
         return [tensor for pair in pairs for tensor in pair]
-    parts = _parts(shape, value, name)
-    return [tensor for key, part, inner in parts for tensor in tensors_in(part, inner, f"{name}.{key}")]
-
-
-def _parts(shape: Nest | Holder, value: Any, name: str) -> list[tuple[Any, Shape, Any]]:
-    """Return the key, structure and value of each item of a container."""
-    kind = shape.kind if isinstance(shape, Nest) else _kind(shape.template)
+    kind: type[Any] = shape.kind if isinstance(shape, Nest) else shape.template.__class__
     if type(value) is not kind:
         raise UsageError(f"{name} must be a {kind.__name__}, not {type(value).__name__}", hint=_DECOMPOSE_AGAIN)
     if isinstance(shape, Holder):
-        return [(key, cache, getattr(value, key)) for key, cache in shape.caches.items()]
-    items = _items(value) or {}
-    if tuple(items) != shape.keys:
-        raise UsageError(f"{name} must hold {list(shape.keys)}, not {list(items)}", hint=_DECOMPOSE_AGAIN)
-    return [(key, part, items[key]) for key, part in zip(shape.keys, shape.parts, strict=True)]
+        parts: Iterable[tuple[Any, Shape, Any]] = [
+            (key, cache, getattr(value, key)) for key, cache in shape.caches.items()
+        ]
+    else:
+        items = _items(value) or {}
+        if tuple(items) != shape.keys:
+            raise UsageError(f"{name} must hold {list(shape.keys)}, not {list(items)}", hint=_DECOMPOSE_AGAIN)
+        parts = zip(shape.keys, shape.parts, items.values(), strict=True)
+    return [tensor for key, part, inner in parts for tensor in tensors_in(part, inner, f"{name}.{key}")]
 
 
 def names_in(shape: Shape, name: str) -> Iterator[str]:
@@ -185,10 +183,6 @@ def _emptied(cache: Any) -> Any:
     empty = copy.copy(cache)
     empty.layers = layers
     return empty
-
-
-def _kind(value: Any) -> type[Any]:
-    return value.__class__
 
 
 INTERFACE, STRUCTURE = "sardonyx_interface", "sardonyx_structure"  # names of the two modules below in a graph
@@ -391,7 +385,14 @@ def with_own_signature(module: fx.GraphModule, arguments: Arguments, guards: Seq
     shapes = {argument.name: argument.shape for argument in arguments.listed}
     module.add_module(INTERFACE, Interface(shapes, leaves, guards, training))
     _add_arguments(graph, arguments, flat)
-    _nest_results(module, arguments.result)
+    output = graph.output_node()
+    results: Any = output.args[0]
+    if is_plain(arguments.result):
+        output.args = (rebuilt(arguments.result, iter(results)),)
+    else:
+        module.add_module(STRUCTURE, Structure(arguments.result))
+        with graph.inserting_before(output):
+            output.args = (graph.call_module(STRUCTURE, tuple(results)),)
     graph.set_codegen(CodeGen())
 
 
@@ -415,15 +416,3 @@ def _add_arguments(graph: fx.Graph, arguments: Arguments, flat: Sequence[fx.Node
             new.meta.update(node.meta)
             node.replace_all_uses_with(new)
             graph.erase_node(node)
-
-
-def _nest_results(module: fx.GraphModule, shape: Shape) -> None:
-    graph = module.graph
-    output = graph.output_node()
-    flat: Any = output.args[0]
-    if is_plain(shape):
-        output.args = (rebuilt(shape, iter(flat)),)
-        return
-    module.add_module(STRUCTURE, Structure(shape))
-    with graph.inserting_before(output):
-        output.args = (graph.call_module(STRUCTURE, tuple(flat)),)

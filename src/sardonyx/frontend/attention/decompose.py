@@ -104,9 +104,12 @@ class AttentionTracer(fx.Tracer):
 
     def decomposition(self, graph: fx.Graph) -> Decomposition:
         """Return the attentions and roles of the traced graph."""
-        called = dict.fromkeys(node.target for node in graph.nodes if node.op == "call_function")
-        opaque = tuple(f"{target.__module__}.{target.__qualname__}" for target in called if _is_opaque(target))
-        return Decomposition("symbolic-trace", "", tuple(self._attentions), self._primitives, self._modules, opaque)
+        opaque: dict[str, None] = {}  # functions of the model that stay single nodes
+        for target in (node.target for node in graph.nodes if node.op == "call_function"):
+            package = getattr(target, "__module__", None) or "torch"
+            if not isinstance(target, type) and package.partition(".")[0] not in _KNOWN_PACKAGES:
+                opaque[f"{target.__module__}.{target.__qualname__}"] = None
+        return Decomposition("symbolic-trace", "", tuple(self._attentions), self._primitives, self._modules, (*opaque,))
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Make torch's own layers leaves, except those that contain an attention."""
@@ -215,7 +218,7 @@ class AttentionTracer(fx.Tracer):
     def _multihead(
         self, call: decompositions.AttentionCall, writer: AttentionWriter
     ) -> tuple[fx.Proxy, fx.Proxy | None]:
-        call = decompositions.as_nodes(decompositions.checked(call, writer.location), self.create_arg)
+        call = decompositions.checked(call, writer.location, self.create_arg)
         result, weights = decompositions.write_multihead(writer, call)
         return self.proxy(result), None if weights is None else self.proxy(weights)
 
@@ -231,12 +234,6 @@ def _flags(model: nn.Module) -> dict[str, Any]:
         for parameter in parameters
         if isinstance(parameter.default, bool) or parameter.name.endswith("is_causal")
     }
-
-
-def _is_opaque(target: Any) -> bool:
-    """Return whether a function of the model stays a single node in the trace."""
-    package = getattr(target, "__module__", None) or "torch"
-    return not isinstance(target, type) and package.partition(".")[0] not in _KNOWN_PACKAGES
 
 
 # Traceable forwards of `nn.Transformer` and its layers.
@@ -344,7 +341,12 @@ def decompose(
             return traced
         try:
             example = example or _derived(plain, why)
-            axes = _axes(plain, example, dynamic)
+            axes: Mapping[str, Mapping[int, str]] = {}
+            if dynamic is not None:
+                from sardonyx.frontend.inputs.examples import resolve_dynamic
+                from sardonyx.frontend.tracing.adapter import Call
+
+                axes = resolve_dynamic(Call(plain, example.args, example.kwargs), dynamic).axes
             return decompose_exported(plain, example.args, example.kwargs, axes, why)
         except SardonyxError:
             if traced is None:
@@ -415,12 +417,13 @@ def _steps(traced: fx.GraphModule) -> list[Any]:
     values: dict[fx.Node, Any] = {}
     steps: list[Any] = []
     for node in traced.graph.nodes:
-        primitive = roles.get(node.name)
-        role = primitive.role if primitive is not None else None
+        role = roles[node.name].role if node.name in roles else None
         if role is Role.MASK:
             values[node] = values.get(next(iter(node.all_input_nodes)), "mask")
-        elif node.op == "placeholder" or _is_check(node):
-            values[node] = str(node.target) if node.op == "placeholder" else "check"
+        elif node.op == "placeholder":
+            values[node] = str(node.target)
+        elif _is_check(node):
+            values[node] = "check"
         else:
             values[node] = len(steps)
             target = role if role is Role.SOFTMAX else node.target
@@ -456,12 +459,3 @@ def _derived(model: nn.Module, why: str) -> Example:
         raise ModelError(
             f"{why}; torch.export needs example inputs, and {error.message}", hint="give example inputs"
         ) from error
-
-
-def _axes(model: nn.Module, example: Example, dynamic: Dims) -> Mapping[str, Mapping[int, str]]:
-    if dynamic is None:
-        return {}
-    from sardonyx.frontend.inputs.examples import resolve_dynamic
-    from sardonyx.frontend.tracing.adapter import Call
-
-    return resolve_dynamic(Call(model, example.args, example.kwargs), dynamic).axes

@@ -39,7 +39,7 @@ from sardonyx.frontend.attention.calling import (
     TensorLeaf,
 )
 from sardonyx.frontend.attention.roles import Decomposition, attach, decomposition_of
-from sardonyx.frontend.attention.torch_export import HIGHER_ORDER, OVERLOAD, FrozenModule, attribute
+from sardonyx.frontend.attention.torch_export import HIGHER_ORDER, OVERLOAD, FrozenModule
 from sardonyx.frontend.installed import require_installed
 
 _TORCH: Any = torch  # torch leaves much of what is used here untyped
@@ -226,7 +226,7 @@ def _read_target(op: str, name: str, args: Any, root: nn.Module) -> Any:
             raise ValueError(f"the method {name}")
     elif op in ("get_attr", "call_module"):
         kind = torch.Tensor if op == "get_attr" else nn.Module
-        if not isinstance(attribute(root, _checked_path(name)), kind):
+        if not isinstance(operator.attrgetter(_checked_path(name))(root), kind):
             raise ValueError(f"'{name}'")
     elif op == "placeholder":
         if not _is_argument(name.removeprefix("*").removeprefix("*")):  # fx writes it into code as it is

@@ -109,8 +109,13 @@ def write_sdpa(
     rows, columns = query, key
     if enable_gqa:
         key, value = _shared_heads(writer, query, key), _shared_heads(writer, query, value)
-    wide = is_half(query, halves)
-    scores = write_scores(writer, query, key, _default_scale(writer, query) if scale is None else scale, wide=wide)
+    tensor = known(query)
+    wide = halves if tensor is None else tensor.dtype in opaque_ops.HALVES
+    if scale is None and tensor is not None and _known_size(query, -1) is not None:
+        scale = opaque_ops.default_scale(tensor)
+    elif scale is None:
+        scale = writer.write(None, opaque_ops.default_scale, query)
+    scores = write_scores(writer, query, key, scale, wide=wide)
     if is_causal:
         scores = write_causal_mask(writer, scores, rows, columns)
     elif attn_mask is not None:
@@ -163,13 +168,6 @@ def _widened(writer: AttentionWriter, tensor: fx.Node) -> fx.Node:
     return writer.write(Role.SCORES, opaque_ops.widen, tensor)
 
 
-def _default_scale(writer: AttentionWriter, query: fx.Node) -> Any:
-    value = known(query)
-    if value is not None and _known_size(query, -1) is not None:
-        return opaque_ops.default_scale(value)
-    return writer.write(None, opaque_ops.default_scale, query)
-
-
 def _masked(writer: AttentionWriter, scores: fx.Node, mask: Any, query: fx.Node, *, wide: bool) -> fx.Node:
     value = known(mask)
     if value is not None and value.dtype == torch.bool:
@@ -208,12 +206,6 @@ def _known_size(tensor: fx.Node, axis: int) -> int | None:
     value = known(tensor)
     size: Any = value.shape[axis] if value is not None else None
     return size if isinstance(size, int) else None
-
-
-def is_half(query: fx.Node, halves: bool) -> bool:
-    """Return whether the attention computes in half precision; `halves` if the dtype is unknown."""
-    value = known(query)
-    return halves if value is None else value.dtype in opaque_ops.HALVES
 
 
 def is_zero(number: Any) -> bool:
@@ -263,9 +255,7 @@ _FIELDS = AttentionCall.__struct_fields__
 def write_multihead(writer: AttentionWriter, call: AttentionCall) -> tuple[fx.Node, fx.Node | None]:
     """Write a multi-head attention and return the nodes of its result and of its weights."""
     wide = call.halves and not call.need_weights
-    q = _split(writer, _project(writer, Role.PROJECT_Q, call.query, call), call)
-    k = _split(writer, _project(writer, Role.PROJECT_K, call.key, call), call)
-    v = _split(writer, _project(writer, Role.PROJECT_V, call.value, call), call)
+    q, k, v = (_split(writer, _project(writer, index, call), call) for index in range(3))
     k, v = _appended(writer, k, call.bias_k, call), _appended(writer, v, call.bias_v, call)
     scores = write_scores(writer, q, k, 1.0 / math.sqrt(call.width), wide=wide)
     scores, is_masked = _with_masks(writer, scores, q, k, call, wide=wide)
@@ -274,22 +264,27 @@ def write_multihead(writer: AttentionWriter, call: AttentionCall) -> tuple[fx.No
         weights = writer.write_module(Role.DROPOUT, call.dropout, weights)
     elif call.dropout:
         weights = writer.write(Role.DROPOUT, "dropout", weights, call.dropout, True)
-    merged = _merge(writer, write_mix(writer, weights, v, wide=wide), call)
+    mixed = write_mix(writer, weights, v, wide=wide)  # (…, heads, length, width of a head)
+    if call.batch_first:
+        transposed = writer.write(Role.MERGE_HEADS, "transpose", mixed, -3, -2)
+    else:
+        transposed = writer.write(Role.MERGE_HEADS, torch.movedim, mixed, -2, 0)
+    merged = writer.write(Role.MERGE_HEADS, torch.flatten, transposed, -2)
     result = writer.write(Role.PROJECT_OUT, "linear", merged, call.out_proj_weight, call.out_proj_bias)
     if not call.need_weights:
         return result, None
     return result, writer.write(None, torch.mean, weights, -3) if call.average_attn_weights else weights
 
 
-def _project(writer: AttentionWriter, role: Role, source: fx.Node, call: AttentionCall) -> fx.Node:
-    index, width = (Role.PROJECT_Q, Role.PROJECT_K, Role.PROJECT_V).index(role), call.embed_dim_to_check
-
-    def part(packed: fx.Node) -> fx.Node:
-        return writer.write(role, "narrow", packed, 0, index * width, width)
-
-    own = (call.q_proj_weight, call.k_proj_weight, call.v_proj_weight)[index]
-    weight = part(call.in_proj_weight) if call.in_proj_weight is not None else own
-    bias = part(call.in_proj_bias) if call.in_proj_bias is not None else None
+def _project(writer: AttentionWriter, index: int, call: AttentionCall) -> fx.Node:
+    """Write the projection of queries, keys or values; their weights and biases may be packed into one tensor."""
+    role, width = (Role.PROJECT_Q, Role.PROJECT_K, Role.PROJECT_V)[index], call.embed_dim_to_check
+    source = (call.query, call.key, call.value)[index]
+    weight, bias = (call.q_proj_weight, call.k_proj_weight, call.v_proj_weight)[index], None
+    if call.in_proj_weight is not None:
+        weight = writer.write(role, "narrow", call.in_proj_weight, 0, index * width, width)
+    if call.in_proj_bias is not None:
+        bias = writer.write(role, "narrow", call.in_proj_bias, 0, index * width, width)
     return writer.write(role, "linear", source, weight, bias)
 
 
@@ -299,15 +294,6 @@ def _split(writer: AttentionWriter, projected: fx.Node, call: AttentionCall) -> 
     if call.batch_first:
         return writer.write(Role.SPLIT_HEADS, "transpose", split, -3, -2)
     return writer.write(Role.SPLIT_HEADS, torch.movedim, split, 0, -2)
-
-
-def _merge(writer: AttentionWriter, mixed: fx.Node, call: AttentionCall) -> fx.Node:
-    """Reshape (…, heads, length, width of a head) to (…, width)."""
-    if call.batch_first:
-        transposed = writer.write(Role.MERGE_HEADS, "transpose", mixed, -3, -2)
-    else:
-        transposed = writer.write(Role.MERGE_HEADS, torch.movedim, mixed, -2, 0)
-    return writer.write(Role.MERGE_HEADS, torch.flatten, transposed, -2)
 
 
 def _appended(writer: AttentionWriter, keys: fx.Node, learned: fx.Node | None, call: AttentionCall) -> fx.Node:
@@ -364,19 +350,14 @@ def of_function(location: str, args: tuple[Any, ...], kwargs: Mapping[str, Any],
     return AttentionCall(*(known[name] for name in _FIELDS))
 
 
-def checked(call: AttentionCall, location: str) -> AttentionCall:
-    """Refuse what torch would refuse, as far as it is known at tracing time; return the call."""
+def checked(call: AttentionCall, location: str, node_of: Callable[[Any], Any]) -> AttentionCall:
+    """Refuse what torch would refuse, as far as it is known at tracing time; return the call with nodes for tensors."""
     for name in ("need_weights", "average_attn_weights", "is_causal"):
         require_constant(location, **{name: getattr(call, name)})
     if call.is_causal and call.attn_mask is None:
         raise ModelError(f"{location}: is_causal=True is only a hint about attn_mask, which is missing")
     _check_mask(location, "attn_mask", call.attn_mask, (2, 3))
     _check_mask(location, "key_padding_mask", call.key_padding_mask, (1, 2))
-    return call
-
-
-def as_nodes(call: AttentionCall, node_of: Callable[[Any], Any]) -> AttentionCall:
-    """Return the call with nodes for its tensors."""
     return AttentionCall(*(node_of(getattr(call, name)) for name in _FIELDS))
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -44,7 +45,7 @@ class FrozenModule(fx.GraphModule):
     def share_weights(self, model: nn.Module) -> None:
         """Share all parameters and buffers of the model, in its order, used or not."""
         names = {str(node.target): None for node in self.graph.nodes if node.op in ("get_attr", "call_module")}
-        own = [(name, attribute(self, name)) for name in names]
+        own = [(name, attrgetter(name)(self)) for name in names]
         tree = _skeleton(model, {})
         for path, value in own:
             _add_constant(tree, path, value)
@@ -118,14 +119,6 @@ def _with_graph(body: dict[str, Any], graph: fx.Graph) -> FrozenModule:
     return module
 
 
-def attribute(module: nn.Module, path: str) -> Any:
-    """Return the attribute at a dotted path."""
-    value: Any = module
-    for part in path.split("."):
-        value = getattr(value, part)
-    return value
-
-
 def _skeleton(model: nn.Module, known: dict[nn.Module, nn.Module]) -> nn.Module:
     """Return the module tree with only its parameters and buffers; shared ones stay shared."""
     if model in known:
@@ -178,9 +171,7 @@ class _Reference(Struct, frozen=True):
 def _picklable(value: Any) -> Any:
     if isinstance(value, fx.Node):
         return _Reference(value.name)
-    if isinstance(value, (OVERLOAD, HIGHER_ORDER)):
-        return _Operator(value.name())
-    return value
+    return _Operator(value.name()) if isinstance(value, (OVERLOAD, HIGHER_ORDER)) else value
 
 
 def _restored(body: dict[str, Any], records: list[tuple[str, str, Any]]) -> FrozenModule:
@@ -201,10 +192,9 @@ def _restored(body: dict[str, Any], records: list[tuple[str, str, Any]]) -> Froz
 def _constants(graphs: list[fx.Graph], kind: type) -> list[Any]:
     constants: dict[Any, None] = {}
 
-    def collect(value: Any) -> Any:
+    def collect(value: Any) -> None:
         if isinstance(value, kind):
             constants[value] = None
-        return value
 
     for node in (node for graph in graphs for node in graph.nodes):
         map_aggregate((node.args, node.kwargs), collect)
@@ -231,7 +221,6 @@ _aten = torch.ops.aten
 _SET_GRADIENT: Any = torch._C._set_grad_enabled  # pyright: ignore[reportPrivateUsage]  # the only form that a graph accepts
 _OWN_SPACES = ("aten", "prims", "prim", "profiler")
 _FUSED_NAMES = ("attention", "transformer_encoder_layer")  # in names of operators that include an attention
-_TORCH_MODULE = ("torch.nn.modules.activation.MultiheadAttention", "nn.MultiheadAttention")
 
 
 def decompose_exported(
@@ -268,7 +257,7 @@ def decompose_exported(
     values: dict[str, Any] = {}  # what the graph refers to, under the names of the model itself
     for node in graph.nodes:
         if node.op in ("get_attr", "call_module"):
-            value = attribute(exported, str(node.target))
+            value = attrgetter(str(node.target))(exported)
             node.target = str(node.target).removeprefix(f"{INNER}.")
             values[node.target] = value
     result = FrozenModule(values, graph, type(model).__name__)
@@ -362,26 +351,21 @@ class _AttentionFinder:
 
     def recognize(self) -> None:
         """Add attentions that are written by hand, and the projections of those that were decomposed."""
-        softmaxes = {
-            node: attention
-            for attention in self._attentions
-            for node, role in attention.roles.items()
-            if role is Role.SOFTMAX
+        known = {
+            node: found for found in self._attentions for node, role in found.roles.items() if role is Role.SOFTMAX
         }
         for match in find_attentions(self._graph):
-            decomposed = softmaxes.get(match.softmax)
-            if decomposed is None:
+            if (decomposed := known.get(match.softmax)) is None:
                 self._add(match.softmax, "by hand", dict(match.roles))
             else:
                 decomposed.roles = {**match.roles, **decomposed.roles}
 
     def _add(self, node: fx.Node, written_as: str, roles: dict[fx.Node, Role]) -> None:
         stack: Mapping[str, tuple[str, Any]] = node.meta.get("nn_module_stack") or {}
-        kinds = [
-            kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}" for _, kind in stack.values()
-        ]
-        if kinds and kinds[-1] == _TORCH_MODULE[0]:
-            written_as = _TORCH_MODULE[1]
+        kind = [*stack.values()][-1][1] if stack else ""
+        name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
+        if name == "torch.nn.modules.activation.MultiheadAttention":
+            written_as = "nn.MultiheadAttention"
         self._attentions.append(_FoundAttention(self._path(node), written_as, roles))
 
     def decomposition(self, why: str) -> Decomposition:
@@ -391,26 +375,22 @@ class _AttentionFinder:
         return Decomposition(
             method="torch-export",
             why=why,
-            attentions=tuple(Attention(attention.module, attention.written_as) for attention in ordered),
+            attentions=tuple(Attention(found.module, found.written_as) for found in ordered),
             primitives={
                 node.name: Primitive(number, role)
-                for number, attention in enumerate(ordered)
-                for node, role in attention.roles.items()
+                for number, found in enumerate(ordered)
+                for node, role in found.roles.items()
             },
             modules={node.name: self._path(node) for node in self._graph.nodes},
             opaque=tuple(dict.fromkeys(_opaque(self._graph))),
         )
 
 
-def _opaque(graph: fx.Graph) -> list[str]:
-    """Return the operators that may contain an attention: fused ones, custom ones, and those with subgraphs."""
-    names: list[str] = []
+def _opaque(graph: fx.Graph) -> Iterator[str]:
+    """Yield the operators that may contain an attention: fused ones, custom ones, and those with subgraphs."""
     for node in graph.nodes:
         target: Any = node.target
-        if isinstance(target, HIGHER_ORDER):
-            names.append(target.name())
-        elif isinstance(target, OVERLOAD):
-            is_custom = target.namespace not in _OWN_SPACES
-            if is_custom or any(part in target.name() for part in _FUSED_NAMES):
-                names.append(target.name())
-    return names
+        is_custom = isinstance(target, OVERLOAD) and target.namespace not in _OWN_SPACES
+        is_fused = isinstance(target, OVERLOAD) and any(part in target.name() for part in _FUSED_NAMES)
+        if is_custom or is_fused or isinstance(target, HIGHER_ORDER):
+            yield target.name()
