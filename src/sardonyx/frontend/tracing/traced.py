@@ -23,7 +23,6 @@ from sardonyx.frontend.running import quietly
 from sardonyx.frontend.tracing import dynamo, torchscript
 from sardonyx.frontend.tracing.adapter import Call
 from sardonyx.frontend.tracing.dynamo import shortcuts
-from sardonyx.frontend.tracing.fixed_values import is_library
 from sardonyx.frontend.tracing.graph_names import Axes, settle
 from sardonyx.frontend.tracing.module_tree import LiveTree
 from sardonyx.ir import metadata, origins
@@ -34,6 +33,7 @@ Exporter = Literal["dynamo", "torchscript"]
 _EXPORTERS = {"dynamo": dynamo.export, "torchscript": torchscript.export}
 OTHER: dict[str, Exporter] = {"dynamo": "torchscript", "torchscript": "dynamo"}
 _TORCH_PREFIX = "pkg.torch."
+_LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[2]), "<frozen")
 
 
 class NotExportable(ModelError):
@@ -138,6 +138,11 @@ def _export_error(error: BaseException) -> SardonyxError:
         hint="give other `inputs`, or write data-dependent code with torch.where or torch.cond",
         why=why,
     )
+
+
+def is_library(file: str) -> bool:
+    """Return whether a file is torch's code or our own, as opposed to the model's."""
+    return file.startswith(_LIBRARIES)
 
 
 def _why(error: BaseException) -> str:
