@@ -47,6 +47,10 @@ def replaced(owner: Any, name: str, value: object) -> Generator[None]:
         setattr(owner, name, before)
 
 
+def nothing(*_args: object, **_kwargs: object) -> None:
+    """Do nothing, in place of a function whose effect is not wanted."""
+
+
 @contextmanager
 def restoring_state(model: nn.Module) -> Generator[list[torch.Tensor]]:
     """Restore on exit everything that a run changes on a model, except values in its tensors, which it yields.

@@ -23,7 +23,7 @@ from torch.onnx._internal.exporter import _schemas
 from torch.utils import _pytree as pytree
 
 from sardonyx.errors import ModelError
-from sardonyx.frontend.module_state import replaced
+from sardonyx.frontend.module_state import nothing, replaced
 from sardonyx.frontend.running import quietly
 from sardonyx.frontend.tracing.adapter import INNER, Adapter, Axes, Call, check_dynamic
 from sardonyx.frontend.tracing.decompositions import decompose_locally, is_overload
@@ -52,15 +52,12 @@ def shortcuts(*, stack_traces: bool) -> Generator[None]:
     """
     untyped: Any = torch.fx
     with (
-        replaced(proxy_tensor, "_extract_tensor_metadata", _nothing),
+        replaced(proxy_tensor, "_extract_tensor_metadata", nothing),
         replaced(Interpreter, "run_node", _recorded(Interpreter.run_node)),
         replaced(torch.nn.Module, "to", _unless_converted(torch.nn.Module.to)),
         contextlib.nullcontext() if stack_traces else replaced(untyped.config, "do_not_emit_stack_traces", True),
     ):
         yield
-
-
-def _nothing(*_args: object, **_kwargs: object) -> None: ...
 
 
 def _unless_converted(to: Any) -> Any:

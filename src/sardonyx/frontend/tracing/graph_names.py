@@ -50,7 +50,8 @@ def settle(model: ir.Model, axes: Axes, ranges: Ranges, guards: Iterable[str] = 
                 notes.append(f"{name} is always equal to {names[symbol]} and gets that name")
     limits: dict[str, list[int]] = {}  # sizes of each dimension: all small ones, and some large ones
     for symbol, name in names.items():  # inputs that nothing relates may have symbols of their own for one dimension
-        low, high = map(_number, ranges.get(symbol, (None, None)))
+        bounds = map(str, ranges.get(symbol, (None, None)))  # torch's own integers, and infinities
+        low, high = (int(bound) if bound.isdecimal() else None for bound in bounds)
         if high is not None and high < _UNBOUNDED:
             notes.append(f"{name} at most {high}")
         if low is not None and low > 2 * len(name.split(" + ")):  # torch assumes that every dimension is at least two
@@ -100,12 +101,6 @@ def with_lowest_limits(notes: Sequence[str]) -> tuple[str, ...]:
             lowest[limit["dim"]] = min(lowest.get(limit["dim"], this), this, key=lambda found: found[0])
     kept = {note for _, note in lowest.values()}
     return tuple(dict.fromkeys(note for note in notes if note in kept or not _AT_MOST.match(note)))
-
-
-def _number(bound: object) -> int | None:
-    """Convert torch's integer type to int; None for infinity."""
-    text = str(bound)
-    return int(text) if text.isdecimal() else None
 
 
 def _plain(dim: int | ir.SymbolicDim) -> int | str | None:

@@ -7,7 +7,7 @@ import keyword
 import re
 from collections import defaultdict
 from collections.abc import Generator, Hashable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import torch
 from msgspec import Struct
@@ -49,7 +49,11 @@ class LiveTree:
 
     def hierarchy(self, *, include_torch_nn: bool = False) -> Hierarchy:
         """Return the table of all modules, from which tags are built."""
-        classes = {path: _qualified(module) for module, names in self._names.items() for path in names}
+        classes = {
+            path: f"{type(module).__module__}.{type(module).__qualname__}"
+            for module, names in self._names.items()
+            for path in names
+        }
         aliases = {other: names[0] for names in self._names.values() for other in names[1:]}
         return Hierarchy((), ModuleTable.of(classes, aliases, include_torch_nn=include_torch_nn))
 
@@ -97,14 +101,7 @@ class _Location(Struct, frozen=True):
     name: str
 
 
-def _qualified(module: torch.nn.Module) -> str:
-    kind = type(module)
-    return f"{kind.__module__}.{kind.__qualname__}"
-
-
 # Modules in graphs of torch.export and torch.fx: the paths of their nodes, and code for unusual names.
-
-_FX_CODE: Any = graph  # torch.fx's code generator, which has no public API for names
 
 
 def path_of(stack: Mapping[str, tuple[str, object]], tree: LiveTree) -> str | None:
@@ -124,12 +121,12 @@ def path_of(stack: Mapping[str, tuple[str, object]], tree: LiveTree) -> str | No
 @contextlib.contextmanager
 def quoted_names() -> Generator[None]:
     """Make torch.fx generate valid code for module names with quotes or line ends, or that are keywords."""
-    with replaced(_FX_CODE, "_format_target", _format_target):
+
+    def quoted(base: str, target: str) -> str:
+        for name in target.split("."):
+            is_identifier = name.isidentifier() and not keyword.iskeyword(name)
+            base = f"{base}.{name}" if is_identifier else f"getattr({base}, {name!r})"
+        return base
+
+    with replaced(graph, "_format_target", quoted):  # torch.fx's code generator, which has no public API for names
         yield
-
-
-def _format_target(base: str, target: str) -> str:
-    for name in target.split("."):
-        is_identifier = name.isidentifier() and not keyword.iskeyword(name)
-        base = f"{base}.{name}" if is_identifier else f"getattr({base}, {name!r})"
-    return base

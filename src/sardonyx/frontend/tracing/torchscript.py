@@ -27,7 +27,7 @@ from torch.onnx.errors import OnnxExporterError
 
 from sardonyx.common.temporary import temporary_folder
 from sardonyx.errors import ModelError, reason
-from sardonyx.frontend.module_state import WriteUndo, replaced, switched, uncompiled
+from sardonyx.frontend.module_state import WriteUndo, nothing, replaced, switched, uncompiled
 from sardonyx.frontend.running import HALF_TYPES, quietly
 from sardonyx.frontend.tracing.adapter import INNER, Adapter, Call
 from sardonyx.frontend.tracing.dynamo import BFLOAT16_OPSET
@@ -55,8 +55,15 @@ _helper: Any = symbolic_helper  # torch leaves it untyped
 @contextlib.contextmanager
 def corrected_symbolics() -> Generator[None]:
     """Correct the symbolic functions while a module is traced."""
+    scalar_of = _helper._maybe_get_scalar
+
+    def copied(value: Any) -> Any:
+        """Return a copy of a constant, which may be shared: `repeat_interleave` adds the rank to a negative axis."""
+        scalar = scalar_of(value)
+        return scalar.clone() if isinstance(scalar, torch.Tensor) else scalar
+
     with (
-        _constants_kept(),
+        replaced(_helper, "_maybe_get_scalar", copied),
         _corrected("scaled_dot_product_attention", 14, symbolic_opset14, _with_typed_masks),
         _corrected("unfold", 12, symbolic_opset12, _with_positive_axis),
         _corrected("expand", 9, symbolic_opset9, _with_empty_results),
@@ -76,20 +83,6 @@ def _corrected(operator: str, opset: int, module: Any, correct: Callable[[Any], 
         functions.remove_custom(opset)
         if before is not None:
             functions.add_custom(before, opset)
-
-
-def _constants_kept() -> contextlib.AbstractContextManager[None]:
-    """Give symbolic functions copies of constants: `repeat_interleave` adds the rank to a negative axis in place.
-
-    The constant may be shared with other operations, which would then read the changed axis.
-    """
-    plain = _helper._maybe_get_scalar
-
-    def copied(value: Any) -> Any:
-        scalar = plain(value)
-        return scalar.clone() if isinstance(scalar, torch.Tensor) else scalar
-
-    return replaced(_helper, "_maybe_get_scalar", copied)
 
 
 def _with_typed_masks(plain: Any) -> Any:
@@ -139,7 +132,11 @@ def _with_empty_results(plain: Any) -> Any:
 
     def emptied(context: Any, tensor: Any, size: Any, implicit: Any) -> Any:
         own: Any = _helper._get_tensor_sizes(tensor)
-        wanted = _numbers(size) if own is not None and 0 in own else []
+        wanted: list[Any] = []  # the numbers, and the values that compute those that are not constant
+        if own is not None and 0 in own and _helper._is_packed_list(size):
+            wanted = [_helper._maybe_get_const(value, "i") for value in _helper._unpack_list(size)]
+        elif own is not None and 0 in own and not _helper._is_value(constant := _helper._maybe_get_const(size, "is")):
+            wanted = list(constant)
         present = [1] * (len(wanted) - len(own or ())) + (own or [])
         shape = [have if number == -1 else number for number, have in zip(wanted, present, strict=False)]
         if not shape or not all(isinstance(number, int) for number in shape):  # some are known only at run time
@@ -147,15 +144,6 @@ def _with_empty_results(plain: Any) -> Any:
         return context.op("Constant", value_t=torch.zeros(shape, dtype=tensor.type().dtype()))
 
     return emptied
-
-
-def _numbers(size: Any) -> list[Any]:
-    """Return the numbers of a list of sizes, and the values that compute those that are not constant."""
-    if _helper._is_packed_list(size):
-        values: list[Any] = _helper._unpack_list(size)
-        return [_helper._maybe_get_const(value, "i") for value in values]
-    constant = _helper._maybe_get_const(size, "is")
-    return [] if _helper._is_value(constant) else list(constant)
 
 
 _ENTRY = "sardonyx"  # prefix of our entries; extended if a module has this name
@@ -235,12 +223,9 @@ def _lowest_opset(call: Call, axes: Axes, path: Path, lowest: int, written: Writ
 def _without_log() -> Generator[None]:
     """Keep torch from printing the graph that it fails on, which bypasses Python's streams."""
     core: Any = torch._C  # pyright: ignore[reportPrivateUsage]  # the log has no public switch
-
-    def ignore(*_: object) -> None: ...
-
     with (
         switched(core._jit_is_onnx_log_enabled, core._jit_set_onnx_log_enabled, False),
-        replaced(core, "_jit_set_onnx_log_enabled", ignore),  # every export turns it on
+        replaced(core, "_jit_set_onnx_log_enabled", nothing),  # every export turns it on
     ):
         yield
 
@@ -297,31 +282,30 @@ def _set_origins(model: ir.Model, modules: list[torch.nn.Module], tree: LiveTree
             steps = [ModuleStep(modules[int(index)], int(call)) for index, call in entries]
             named = p.owner_of(p.read_scoped_name(node.name or "") or p.UNKNOWN)  # torch's own name of the module
             inner = named.removeprefix(f"{INNER}.")
-            if steps:
-                set_origins(node, frozenset({tree.path(steps)}))
-            elif inner != named and inner in known:
-                set_origins(node, frozenset({inner}))
+            if steps or (inner != named and inner in known):
+                set_origins(node, frozenset({tree.path(steps) if steps else inner}))
             else:
                 set_origins(node, p.UNKNOWN, How.ROOT)
 
 
 def _rename(model: ir.Model, entry: str) -> None:
-    """Remove our entries and the adapter's module from all names."""
+    """Remove our entries and the adapter's module from all names; a name that is taken gets a number."""
     ours = re.compile(rf"/{entry}0x\d+/{INNER}(?=/)|/{entry}\d+x\d+")
     taken: Counter[str] = Counter()
+
+    def plain(name: str) -> str:
+        name = ours.sub("", name)
+        while taken[name]:
+            taken[name] += 1
+            name = f"{name}_{taken[name] - 1}"
+        taken[name] = 1
+        return name
+
     for scope in scopes(model):
         for node in scope.graph:
-            node.name = _free(ours.sub("", node.name or node.op_type), taken)
+            node.name = plain(node.name or node.op_type)
             for value in node.outputs:
                 if value.name and not value.is_graph_output():
-                    value.name = _free(ours.sub("", value.name), taken)
+                    value.name = plain(value.name)
     for value in list(model.graph.initializers.values()):
         value.name = (value.name or "").removeprefix(f"{INNER}.")
-
-
-def _free(name: str, taken: Counter[str]) -> str:
-    """Return the name, with the first number that makes it unique if it is taken."""
-    taken[name] += 1
-    if taken[name] == 1:
-        return name
-    return _free(f"{name}_{taken[name] - 1}", taken)

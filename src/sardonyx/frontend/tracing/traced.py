@@ -18,7 +18,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from sardonyx.errors import ModelError, OutputError, SardonyxError, UsageError, reason
 from sardonyx.frontend.installed import missing
-from sardonyx.frontend.module_state import replaced, restoring_state
+from sardonyx.frontend.module_state import nothing, replaced, restoring_state
 from sardonyx.frontend.running import quietly
 from sardonyx.frontend.tracing import dynamo, torchscript
 from sardonyx.frontend.tracing.adapter import Call
@@ -93,7 +93,7 @@ def _with_fewest_checks(export: Callable[[], tuple[ir.Model, list[str]]]) -> tup
     except Exception as error:
         if not isinstance(_cause(error), GuardOnDataDependentSymNode):
             raise
-        with without_tensor_checks(), contextlib.suppress(Exception):
+        with replaced(torch, "_check_tensor_all", nothing), contextlib.suppress(Exception):
             return export()
         raise
 
@@ -234,14 +234,6 @@ def without_checks() -> Generator[None]:
             os.environ[_CHECKS_OFF] = before
 
 
-def without_tensor_checks() -> contextlib.AbstractContextManager[None]:
-    """Disable torch's checks of whole tensors, which do not affect results."""
-
-    def check_nothing(*_: object) -> None: ...
-
-    return replaced(torch, "_check_tensor_all", check_nothing)
-
-
 def written_batch_norm() -> contextlib.AbstractContextManager[None]:
     """Compute batch norms that update their statistics in single operations: the exporters of torch 2.13 lose that."""
     functional: Any = nn.functional
@@ -332,7 +324,14 @@ def read(source: Any, opset: int | None = None, style: TagStyle | None = None) -
         raise UsageError(f"the program is at opset {actual}, not {opset}", hint="leave out `opset`")
     tag(model, origins.attach(model), style or TagStyle())
     program: Any = source if isinstance(source, torch.export.ExportedProgram) else translated.exported_program
-    axes = _axes(model)
+    axes = {
+        cast("str", value.name): {
+            axis: dim.value
+            for axis, dim in enumerate(value.shape or ())
+            if isinstance(dim, ir.SymbolicDim) and dim.value
+        }
+        for value in model.graph.inputs
+    }
     notes: list[str] = []
     if program is not None:
         ranges = {str(symbol): (limits.lower, limits.upper) for symbol, limits in program.range_constraints.items()}
@@ -343,13 +342,3 @@ def read(source: Any, opset: int | None = None, style: TagStyle | None = None) -
         inputs, outputs = ([value.name or "" for value in each] for each in (model.graph.inputs, model.graph.outputs))
         call = ProgramCall(program, inputs, outputs)
     return Program(model, type(source).__name__, axes, tuple(notes), call)
-
-
-def _axes(model: ir.Model) -> dict[str, dict[int, str]]:
-    """Return the axes of the inputs whose size is a symbol, with its name."""
-    axes: dict[str, dict[int, str]] = {}
-    for value in model.graph.inputs:
-        for axis, dim in enumerate(value.shape or ()):
-            if isinstance(dim, ir.SymbolicDim) and dim.value:
-                axes.setdefault(cast("str", value.name), {})[axis] = dim.value
-    return axes
