@@ -29,7 +29,7 @@ from sardonyx.ir.opset_adapters import CannotRaise
 from sardonyx.ir.opset_raising import HIGHEST, RAISE, OpsetPlan, plan
 from sardonyx.ir.origins import owner
 from sardonyx.ir.precision import Impossible
-from sardonyx.ir.rules import Builder, Drop, Match, ModelRule, NodeRule, Proposal, Refused, Replacement, Rule, Share
+from sardonyx.ir.rules import Builder, Drop, Match, ModelRule, NodeRule, NoMatch, Proposal, Refused, Replacement, Rule, Share
 from sardonyx.ir.scopes import Names, UnknownAttribute, has_references, label, operator, rename_shadowing
 from sardonyx.ir.transaction import Change, Substitution, Transactions
 from sardonyx.records.run import Event, Refusal, RewriteKind
@@ -175,7 +175,11 @@ class Rewriter:
             try:
                 result = rule.match(node, facts)
             except UnknownAttribute as error:  # of a node that the pass looked at on the way
-                result = Refused(str(error), (node,))
+                result = Refused(str(error))
+            except Refused as error:
+                result = error
+            except NoMatch:
+                continue
             if result is None:
                 continue
             if isinstance(result, Match) and scope.opset < rule.needs:
@@ -183,7 +187,7 @@ class Rewriter:
             if isinstance(result, Match):
                 self._replace(rule, result, functools.partial(rule.rewrite, result))
             elif result is not None:
-                self._refuse(rule, result)
+                self._refuse(rule, result, node)
             else:  # match again in the newer opset; if it was replaced, the replacement is queued already
                 pending[node] = None
 
@@ -198,13 +202,13 @@ class Rewriter:
                     share = functools.partial(self._transactions.share, duplicates, original)
                     self._perform(rule, duplicates[0].name or "", share)
                 case Refused():
-                    self._refuse(rule, proposal)
+                    self._refuse(rule, proposal, proposal.nodes[-1])
 
     def _replace(self, rule: Rule, match: Match, rewrite: Callable[[Builder], Replacement]) -> None:
         try:
             self._perform(rule, root_name(match), functools.partial(self._transactions.replace, match, rewrite))
         except Impossible as error:
-            self._refuse(rule, Refused(str(error), match.nodes))
+            self._refuse(rule, Refused(str(error), match.nodes), match.root)
 
     def _raise_for(self, rule: NodeRule, match: Match) -> Match | Refused | None:
         """Raise the opset of the model to the one that a rule needs.
@@ -284,10 +288,10 @@ class Rewriter:
                 if name in merged:  # so that a chain is merged in pairs, then pairs of pairs, and not one by one
                     pending.move_to_end(node)
 
-    def _refuse(self, rule: Rule, refused: Refused) -> None:
-        node = refused.nodes[-1]
-        self._refusals[rule.name, refused.reason, node] = Refusal(
-            rule.name, refused.reason, tuple(map(label, refused.nodes)), owner(node)
+    def _refuse(self, rule: Rule, refused: Refused, root: ir.Node) -> None:
+        nodes = refused.nodes or (root,)
+        self._refusals[rule.name, refused.reason, nodes[-1]] = Refusal(
+            rule.name, refused.reason, tuple(map(label, nodes)), owner(nodes[-1])
         )
 
 

@@ -142,11 +142,21 @@ class Match(Struct, frozen=True, eq=False):
         return tuple(self.root.outputs) if self.outputs is None else self.outputs
 
 
-class Refused(Struct, frozen=True, eq=False):
-    """A near miss, with the reason why the rewrite does not apply."""
+class NoMatch(Exception):
+    """Raised in a matcher where the rule does not apply; to return None says the same."""
 
-    reason: str
-    nodes: tuple[ir.Node, ...]
+
+class Refused(Exception):
+    """A near miss, with the reason why the rewrite does not apply, to raise or to return.
+
+    It is about the node that is matched if it names no others.
+    """
+
+    def __init__(self, reason: str, nodes: tuple[ir.Node, ...] = ()) -> None:
+        """State the reason and the nodes that are shown with it."""
+        super().__init__(reason)
+        self.reason = reason
+        self.nodes = nodes
 
 
 class Drop(Struct, frozen=True, eq=False):
@@ -185,7 +195,7 @@ class NodeRule(Rule):
 
     @abstractmethod
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Return a match if the rule applies at this node, `Refused` for a near miss to report, otherwise None."""
+        """Return a match if the rule applies here, `Refused` for a near miss to report (or raise it), or None."""
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Build and return the replacements of the matched outputs."""

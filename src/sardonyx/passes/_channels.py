@@ -6,16 +6,19 @@ one for all. The new weight is lazy: it is computed when it is read.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
 from sardonyx.ir.expressions import Expression, known, literal
 from sardonyx.ir.facts import Facts
+from sardonyx.ir.ops import MATRIX_PRODUCTS
 from sardonyx.ir.precision import rounded, scaled
 from sardonyx.ir.rules import Builder
 from sardonyx.ir.scopes import operand
-from sardonyx.passes._matching import producer_of
+from sardonyx.passes._matching import operand_producer, optional, producer_of, require, required
 from sardonyx.passes._numbers import FLOATS
 
 USED_ELSEWHERE = "the value before it is also used elsewhere"
@@ -35,16 +38,8 @@ class Linear(Struct, frozen=True, eq=False):
     @property
     def channels(self) -> int:
         """Return the number of output channels, which is the length of a scale."""
-        shape = self.weight.shape.numpy()
-        match self.node.op_type:
-            case "Conv":
-                return shape[0]
-            case "ConvTranspose":
-                return shape[1] * self._groups
-            case "Gemm" if self._is_transposed:
-                return shape[0]
-            case _:
-                return shape[1]
+        size = self.weight.shape.numpy()[self._channel_axis]
+        return size * self._groups if self.node.op_type == "ConvTranspose" else size
 
     def scaled_weight(self, scale: Expression) -> ir.TensorProtocol:
         """Return the lazy product of the weight and a scale; raises `Impossible` if it does not fit the type."""
@@ -74,8 +69,9 @@ class Linear(Struct, frozen=True, eq=False):
         return self.node.attributes.get_int("group", 1)
 
     @property
-    def _is_transposed(self) -> bool:
-        return self.node.attributes.get_int("transB", 0) != 0
+    def _channel_axis(self) -> int:
+        """Return the axis of the weight along which the output channels are, or those of a group."""
+        return 0 if self.node.op_type == "Conv" or self.node.attributes.get_int("transB", 0) else 1
 
     @property
     def _grouped_shape(self) -> tuple[int, ...]:
@@ -87,59 +83,43 @@ class Linear(Struct, frozen=True, eq=False):
 
     def _broadcastable(self, scale: Expression) -> list[int]:
         """Return the shape in which a scale broadcasts to the grouped weight."""
-        shape = self.weight.shape.numpy()
-        if scale.numpy().size == 1:
-            return [1] * len(self._grouped_shape)
-        match self.node.op_type:
-            case "Conv":
-                return [-1, *[1] * (len(shape) - 1)]
-            case "ConvTranspose":
-                return [self._groups, 1, shape[1], *[1] * (len(shape) - 2)]
-            case "Gemm" if self._is_transposed:
-                return [-1, 1]
-            case _:
-                return [1, -1]
+        dims = [1] * len(self._grouped_shape)
+        if scale.numpy().size != 1 and self.node.op_type == "ConvTranspose":
+            dims[0], dims[2] = self._groups, self._grouped_shape[2]
+        elif scale.numpy().size != 1:
+            dims[self._channel_axis] = -1
+        return dims
 
 
-def linear_before(value: ir.Value | None, user: ir.Node, graph: Facts, kinds: frozenset[str]) -> Linear | str | None:
-    """Return the producer of a value if `user` is its only consumer, or the reason why it cannot be used.
-
-    Returns None if the value is not produced by one of the operators in `kinds`.
-    """
-    node = producer_of(value, user, kinds)
-    if value is None or node is None:
-        return None
-    if graph.sole_consumer(value) is not user:
-        return USED_ELSEWHERE
-    weight = graph.tensor(node.inputs[1])
-    if weight is None or weight.dtype not in FLOATS:
-        return NO_CONSTANT_WEIGHT
-    bias_value = operand(node, 2)
-    bias = graph.tensor(bias_value)
-    if bias_value is not None and bias is None:
-        return NO_CONSTANT_BIAS
+@optional
+def linear_before(value: ir.Value | None, user: ir.Node, graph: Facts, kinds: frozenset[str]) -> Linear:
+    """Return the producer of a value if it is of these kinds; it is a near miss if its weight or bias must stay."""
+    node = required(producer_of(value, user, kinds))
+    require(graph.sole_consumer(node.outputs[0]) is user, USED_ELSEWHERE)
+    weight, bias = required(graph.tensor(node.inputs[1]), NO_CONSTANT_WEIGHT), graph.tensor(operand(node, 2))
+    require(weight.dtype in FLOATS, NO_CONSTANT_WEIGHT)
+    require(bias is not None or operand(node, 2) is None, NO_CONSTANT_BIAS)
+    require(len(weight.shape) == 2 if node.op_type in MATRIX_PRODUCTS else len(weight.shape) > 2)
+    require(node.op_type != "MatMul" or graph.rank(value) == 2)  # then the channels are axis 1 of the result
     linear = Linear(node, weight, bias)
-    if not _is_sound(linear, value, graph):
-        return None
-    if linear.loses_bias:
-        return WRONG_BIAS
-    if bias is not None and bias.size not in (1, linear.channels):
-        return BIAS_VARIES
-    if bias is not None and bias.size > 1 and bias.shape.numpy()[-1] != bias.size:
-        return BIAS_VARIES
+    require(not linear.loses_bias, WRONG_BIAS)
+    sizes = (1,) if bias is None or bias.size == 1 else bias.shape.numpy()
+    require(sizes == (1,) or sizes[-1] == math.prod(sizes) == linear.channels, BIAS_VARIES)
     return linear
 
 
-def _is_sound(linear: Linear, value: ir.Value, graph: Facts) -> bool:
-    """Return whether the weight has the rank its operator requires and the channels are axis 1 of the result."""
-    rank = len(linear.weight.shape)
-    match linear.node.op_type:
-        case "Gemm":
-            return rank == 2
-        case "MatMul":
-            return rank == 2 and graph.rank(value) == 2
-        case _:
-            return rank >= 3
+def biased_product(add: ir.Node, graph: Facts) -> tuple[ir.Node, ir.Value] | None:
+    """Return a MatMul and the constant that is added to it, or None if the Add is another sum."""
+    for side in (0, 1):
+        product, bias = operand_producer(add, side, ("MatMul",)), add.inputs[1 - side]
+        if product is not None and bias is not None and graph.tensor(bias) is not None:
+            return product, bias
+    return None
+
+
+def is_finite(*numbers: Expression) -> bool:
+    """Return whether all numbers are finite."""
+    return all(bool(np.isfinite(number.numpy()).all()) for number in numbers)
 
 
 def rebuilt(linear: Linear, scale: Expression, shift: Expression, op: Builder) -> ir.Value:

@@ -24,7 +24,8 @@ from sardonyx.ir.ops import VIEWS
 from sardonyx.ir.rules import Builder
 from sardonyx.ir.scopes import has_references, operand
 from sardonyx.ir.shapes.expr import exact_quotient, product
-from sardonyx.passes._matching import permutation, reshape_target
+from sardonyx.passes._matching import optional, permutation, require, required, reshape_target, static
+from sardonyx.passes._parts import piece_of
 
 
 class Part:
@@ -212,41 +213,38 @@ def trace(value: ir.Value, graph: Facts, *, node: ir.Node, scales: bool) -> Trai
         trail.stages.append(previous)
 
 
-def _before(stage: Stage, producer: ir.Node, graph: Facts, *, scales: bool) -> Stage | None:
+@optional
+def _before(stage: Stage, producer: ir.Node, graph: Facts, *, scales: bool) -> Stage:
     """Return the value that a node computes this stage from, with its axes in the same parts."""
-    if has_references(producer):
-        return None
-    if producer.op_type in ("Mul", "Div"):
-        return _unscaled(stage, producer, graph) if scales else None
-    source = operand(producer, 0)
-    shape = graph.shape(source)
-    if source is None or shape is None or 0 in shape:
-        return None
-    match producer.op_type:
-        case "Transpose":
-            perm = permutation(producer, graph) or ()
-            fits = len(perm) == len(shape) == len(stage.axes)
-            axes: Axes | None = [stage.axes[perm.index(axis)] for axis in range(len(shape))] if fits else None
-        case "Expand":
-            axes = _unrepeated(stage.axes, graph.shape(stage.value) or (), shape)
-        case "Gather":
-            axes = _unpicked(stage.axes, producer, shape, graph)
-        case "Split" | "Slice":
-            axes = _uncut(stage, producer, shape, graph)
-        case kind if kind in VIEWS:
-            axes = regroup(flat(stage.axes), shape)
-        case _:
-            return None
-    return None if axes is None else Stage(source, axes, stage.factor)
-
-
-def _unscaled(stage: Stage, producer: ir.Node, graph: Facts) -> Stage | None:
-    for side in (0, 1) if producer.op_type == "Mul" else (1,):
-        number, source = graph.scalar(producer.inputs[side]), producer.inputs[1 - side]
-        if number and source is not None and graph.same_shape(source, stage.value):
-            factor = stage.factor * number if producer.op_type == "Mul" else stage.factor / number
-            return Stage(source, stage.axes, factor)
-    return None
+    axes, op_type = stage.axes, producer.op_type
+    require(not has_references(producer) and (scales or op_type not in ("Mul", "Div")))
+    for side in {"Mul": (0, 1), "Div": (1,)}.get(op_type, ()):
+        number, value = graph.scalar(producer.inputs[side]), producer.inputs[1 - side]
+        if number and value is not None and graph.same_shape(value, stage.value):
+            return Stage(value, axes, stage.factor * number if op_type == "Mul" else stage.factor / number)
+    source = required(operand(producer, 0))
+    shape = required(graph.shape(source))
+    require(0 not in shape)
+    if op_type == "Transpose":
+        perm = required(permutation(producer, graph))
+        require(len(perm) == len(shape) == len(axes))
+        axes = [axes[perm.index(axis)] for axis in range(len(shape))]
+    elif op_type == "Expand":
+        axes = required(_unrepeated(axes, graph.shape(stage.value) or (), shape))
+    elif op_type == "Gather":  # of a single index: the gathered axis becomes a picked part
+        axis = producer.attributes.get_int("axis", 0) % len(shape)
+        place, count = required(graph.scalar(producer.inputs[1])), static(shape[axis])
+        require(graph.rank(producer.inputs[1]) == 0 and count != 1)
+        axes = [*axes[:axis], [Part(count, picked=int(place) % count)], *axes[axis:]]
+    elif op_type in ("Split", "Slice"):  # into equal pieces: [n * piece] becomes a picked part n and the piece
+        piece = required(piece_of(stage.value, graph))
+        axis, start, length = piece.axis, piece.positions.start, len(piece.positions)
+        require(piece.positions.step == 1 and 0 < length < piece.size)
+        require(piece.size % length == 0 and start % length == 0)
+        axes = [*axes[:axis], [Part(piece.size // length, picked=start // length), *axes[axis]], *axes[axis + 1 :]]
+    else:
+        axes = required(regroup(flat(axes), shape) if op_type in VIEWS else None)
+    return Stage(source, axes, stage.factor)
 
 
 def _unrepeated(axes: Axes, result: Shape, shape: Shape) -> Axes | None:
@@ -263,39 +261,6 @@ def _unrepeated(axes: Axes, result: Shape, shape: Shape) -> Axes | None:
         if axis >= missing:
             source_axes.append([] if source_dim == 1 else axes[axis])
     return source_axes
-
-
-def _unpicked(axes: Axes, gather: ir.Node, shape: Shape, graph: Facts) -> Axes | None:
-    """Return the axes before a Gather of a single index: the gathered axis becomes a picked part."""
-    place, axis = graph.scalar(gather.inputs[1]), gather.attributes.get_int("axis", 0) % len(shape)
-    count = shape[axis]
-    if place is None or graph.rank(gather.inputs[1]) != 0 or not isinstance(count, int) or count == 1:
-        return None
-    return [*axes[:axis], [Part(count, picked=int(place) % count)], *axes[axis:]]
-
-
-def _uncut(stage: Stage, node: ir.Node, shape: Shape, graph: Facts) -> Axes | None:
-    """Return the axes before a Split or Slice into equal pieces: [n * piece] becomes a picked part n and the piece."""
-    if node.op_type == "Split":
-        axis, start = node.attributes.get_int("axis", 0) % len(shape), 0
-        for output in node.outputs[: stage.value.index()]:
-            length = (graph.shape(output) or (None,) * len(shape))[axis]
-            if not isinstance(length, int):
-                return None
-            start += length
-    else:
-        starts, axes, steps = graph.ints(operand(node, 1)), graph.ints(operand(node, 3)), graph.ints(operand(node, 4))
-        if starts is None or axes is None or len(axes) != 1 or steps not in (None, (1,)):
-            return None
-        axis, start = axes[0] % len(shape), starts[0]
-    piece, whole = (graph.shape(stage.value) or ())[axis], shape[axis]
-    if not isinstance(piece, int) or not isinstance(whole, int) or whole == piece or whole % piece:
-        return None
-    start = start + whole if start < 0 else start
-    if start % piece or not 0 <= start < whole:
-        return None
-    picked = Part(whole // piece, picked=start // piece)
-    return [*stage.axes[:axis], [picked, *stage.axes[axis]], *stage.axes[axis + 1 :]]
 
 
 class Step(Struct, frozen=True):
@@ -392,17 +357,10 @@ def _pieces(source: Axes, target: Axes) -> tuple[Axes, Axes]:
 
 def _permutation(source: Axes, target: Axes) -> tuple[int, ...] | None:
     """Return how whole axes are permuted, or None if they are not the same axes."""
-    if len(source) != len(target):
-        return None
-    unused = list(range(len(source)))
     perm: list[int] = []
-    for axis in target:
-        position = next((index for index in unused if refined(source[index]) == refined(axis)), None)
-        if position is None:
-            return None
-        unused.remove(position)
-        perm.append(position)
-    return tuple(perm)
+    for axis in map(refined, target):
+        perm += [index for index in range(len(source)) if refined(source[index]) == axis and index not in perm][:1]
+    return tuple(perm) if len(source) == len(target) == len(perm) else None
 
 
 def _places(parts: Axis) -> dict[Part, int]:

@@ -6,15 +6,46 @@ parameter of the enclosing function, since the value of such an attribute is unk
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+import functools
+from collections.abc import Callable, Container, Sequence
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 import onnx_ir as ir
 
 from sardonyx.ir.facts import Dim, Facts, Shape
-from sardonyx.ir.rules import Builder
+from sardonyx.ir.rules import Builder, NoMatch, Refused
 from sardonyx.ir.scopes import has_references, operand
-from sardonyx.ir.shapes.expr import broadcast
+from sardonyx.ir.shapes.operators import broadcast_shapes
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+def require(condition: bool, reason: str = "", *nodes: ir.Node) -> None:
+    """End a match if a condition does not hold: as a near miss if there is a reason."""
+    if not condition:
+        raise Refused(reason, nodes) if reason else NoMatch
+
+
+def required(value: T | None, reason: str = "", *nodes: ir.Node) -> T:
+    """Return a value; end the match if it is None, as a near miss if there is a reason."""
+    if value is None:
+        raise Refused(reason, nodes) if reason else NoMatch
+    return value
+
+
+def optional(query: Callable[P, T]) -> Callable[P, T | None]:
+    """Let a query that ends with `NoMatch` return None instead, so that the matcher can try something else."""
+
+    @functools.wraps(query)
+    def ask(*args: P.args, **kwargs: P.kwargs) -> T | None:
+        try:
+            return query(*args, **kwargs)
+        except NoMatch:
+            return None
+
+    return ask
 
 
 def other_operand(node: ir.Node, value: ir.Value) -> ir.Value | None:
@@ -39,6 +70,17 @@ def consumer_of(value: ir.Value, graph: Facts, op_types: Container[str]) -> ir.N
     """Return the only consumer of a value if it is one of these operators and reads the value once."""
     node = graph.sole_consumer(value)
     return node if node is not None and _is_one_of(node, op_types) else None
+
+
+def number_of(value: ir.Value | None, graph: Facts, *, rank: int) -> float | int | bool | None:
+    """Return a constant with one element and at most this rank, so that it cannot enlarge what it is combined with."""
+    number = graph.scalar(value)
+    return None if number is None or (graph.rank(value) or 0) > rank else number
+
+
+def static(dim: Dim | None, reason: str = "", *nodes: ir.Node) -> int:
+    """Return a size that is a number; end the match otherwise, as a near miss if there is a reason."""
+    return required(dim if isinstance(dim, int) else None, reason, *nodes)
 
 
 def is_used(value: ir.Value) -> bool:
@@ -66,9 +108,11 @@ def is_specified(node: ir.Node, name: str, index: int) -> bool:
     return name in node.attributes or operand(node, index) is not None
 
 
-def normal_axes(axes: Sequence[int], rank: int | None) -> tuple[int, ...] | None:
-    """Return the axes counted from the front and sorted, or None if one is negative and the rank is unknown."""
-    if rank is None and any(axis < 0 for axis in axes):
+def axes_of(node: ir.Node, graph: Facts) -> tuple[int, ...] | None:
+    """Return the axes of a Squeeze or Unsqueeze counted from the front and sorted, or None if that is uncertain."""
+    axes = ints(node, "axes", 1, graph)
+    rank = graph.rank(node.inputs[0] if node.op_type == "Squeeze" else node.outputs[0])
+    if axes is None or (rank is None and any(axis < 0 for axis in axes)):
         return None
     return tuple(sorted(axis if axis >= 0 else axis + (rank or 0) for axis in axes))
 
@@ -108,30 +152,11 @@ def reshape_target(source: Shape | None, result: Shape | None, *, open_at: int |
     return tuple(target)
 
 
-def broadcast_shape(shapes: Sequence[Shape]) -> Shape:
-    """Return the shape that operands of these shapes broadcast to."""
-    rank = max((len(shape) for shape in shapes), default=0)
-    result: list[Dim] = []
-    for axis in range(-rank, 0):
-        dim: Dim = 1
-        for shape in shapes:
-            dim = broadcast(dim, shape[axis]) if -axis <= len(shape) else dim
-        result.append(dim)
-    return tuple(result)
-
-
-def fits_without(node: ir.Node, index: int, shape: Shape, graph: Facts) -> bool:
+def fits_without(node: ir.Node, index: int, shape: Shape | None, graph: Facts) -> bool:
     """Return whether the result certainly keeps its shape if one operand has this shape instead of its own."""
-    shapes = [shape if position == index else graph.shape(value) for position, value in enumerate(node.inputs)]
-    known = [operand_shape for operand_shape in shapes if operand_shape is not None]
-    return len(known) == len(shapes) and broadcast_shape(known) == graph.shape(node.outputs[0])
-
-
-def first_size(value: ir.Value, op: Builder, graph: Facts) -> ir.Value:
-    """Return the size of the first axis of a value as a tensor of shape [1]."""
-    shape = graph.shape(value)
-    size = None if shape is None else size_of(shape[0], (), op, graph)
-    return op.Shape(value, start=0, end=1) if size is None else size
+    shapes = [shape if place == index else graph.shape(value) for place, value in enumerate(node.inputs)]
+    result = broadcast_shapes(shapes)
+    return result is not None and result == graph.shape(node.outputs[0])
 
 
 def size_of(dim: Dim, values: Sequence[ir.Value], op: Builder, graph: Facts) -> ir.Value | None:
@@ -170,20 +195,7 @@ def inserted_axes(source: Shape | None, result: Shape | None) -> tuple[int, ...]
     return None if remaining else tuple(axes)
 
 
-def merged_last(value: ir.Value, op: Builder, graph: Facts) -> ir.Value:
-    """Reshape [a, b, c, d] to [a, b, c * d], where c and d are static."""
-    shape = graph.shape(value)
-    assert shape is not None
-    *_, last, size = shape
-    assert isinstance(last, int)
-    assert isinstance(size, int)
-    target = op.constant(np.array([0] * (len(shape) - 2) + [last * size], np.int64), "target")
-    return op.learn(op.Reshape(value, target), graph.dtype(value), (*shape[:-2], last * size))
-
-
-def split_last(value: ir.Value, like: ir.Value, op: Builder, graph: Facts) -> ir.Value:
-    """Reshape [a, b, c * d] to the [a, b, c, d] of another value, where c and d are static."""
-    shape = graph.shape(like)
-    assert shape is not None
-    target = op.constant(np.array([0] * (len(shape) - 2) + list(shape[-2:]), np.int64), "target")
-    return op.Reshape(value, target)
+def with_last(value: ir.Value, shape: Shape, dtype: ir.DataType | None, op: Builder) -> ir.Value:
+    """Reshape a value to a shape with the same first two axes and static ones after them."""
+    target = op.constant(np.array([0, 0, *shape[2:]], np.int64), "target")
+    return op.learn(op.Reshape(value, target), dtype, shape)

@@ -36,9 +36,6 @@ INTEGERS: Mapping[ir.DataType, tuple[int, bool]] = MappingProxyType(
 FLOATS: Mapping[ir.DataType, int] = MappingProxyType(
     {_D.FLOAT16: 11, _D.BFLOAT16: 8, _D.FLOAT: 24, _D.DOUBLE: 53}  # bits of the significand
 )
-_WIDER = MappingProxyType(
-    {_D.FLOAT16: (_D.FLOAT, _D.DOUBLE), _D.BFLOAT16: (_D.FLOAT, _D.DOUBLE), _D.FLOAT: (_D.DOUBLE,)}
-)
 # Operators with a half-precision kernel in ONNX Runtime 1.31. Cast is left out because the runtime may remove it.
 _HALF_KERNELS = frozenset(
     {
@@ -55,21 +52,15 @@ def preserves_values(source: ir.DataType | None, to: ir.DataType | int | None) -
     False for unknown types, and for every cast that rounds, truncates or wraps: float to integer or bool, double to
     half, int64 to float.
     """
-    if source is None or to is None:
-        return False
-    if source == to:
-        return True
+    if source is None or to is None or source == to:
+        return source is not None and source == to
     if source in FLOATS:
-        return to in _WIDER.get(source, ())
-    if source not in INTEGERS:
+        return to in (_D.FLOAT, _D.DOUBLE) and FLOATS[source] < FLOATS[_D(to)]
+    if source not in INTEGERS or (to not in INTEGERS and to not in FLOATS):
         return False
-    bits, signed = INTEGERS[source]
-    if to in FLOATS:
-        return bits <= FLOATS[_D(to)]
-    if to not in INTEGERS:
-        return False
-    width, has_sign = INTEGERS[_D(to)]
-    return bits <= width and (has_sign or not signed)
+    bits, is_signed = INTEGERS[source]
+    width, has_sign = INTEGERS.get(_D(to)) or (FLOATS[_D(to)], True)
+    return bits <= width and (has_sign or not is_signed)
 
 
 def is_rounded(value: ir.Value | None, graph: Facts) -> bool:

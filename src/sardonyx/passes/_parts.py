@@ -15,8 +15,9 @@ from msgspec import Struct
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import REPEATS
 from sardonyx.ir.rules import Builder
-from sardonyx.ir.scopes import operand
-from sardonyx.passes._matching import ints, is_specified, normal_axes, operand_producer
+from sardonyx.ir.scopes import has_references, operator
+from sardonyx.ir.shapes.movement import slice_ranges
+from sardonyx.passes._matching import axes_of, operand_producer, optional, producer_of, require, required, static
 
 CACHE = 1 << 26  # bytes of a constant table that is read
 SIZES_AS_INPUT_SINCE = 13
@@ -24,18 +25,13 @@ Ranges = Mapping[int, tuple[int, int, int]]  # start, end and step by axis
 
 
 class Piece(Struct, frozen=True):
-    """The elements start, start + step, … below stop of the last axis of a value."""
+    """The elements at some positions along an axis of that size of a value."""
 
     source: ir.Value
-    start: int
-    stop: int
-    step: int
+    axis: int
+    size: int
+    positions: range
     node: ir.Node
-
-    @property
-    def width(self) -> int:
-        """Return the number of elements."""
-        return len(range(self.start, self.stop, self.step))
 
 
 class Pair(Struct, frozen=True):
@@ -58,93 +54,61 @@ def is_last(axis: int, value: ir.Value | None, graph: Facts) -> bool:
     return axis == -1 or (graph.rank(value) or 0) - 1 == axis >= 0
 
 
-def piece_of(value: ir.Value | None, graph: Facts) -> Piece | None:
-    """Return which part of the last axis of another value a Slice or Split takes, otherwise None."""
-    node = None if value is None else value.producer()
-    source = None if node is None else operand(node, 0)
-    if value is None or node is None or source is None or node.domain or (total := width(source, graph)) is None:
-        return None
+@optional
+def piece_of(value: ir.Value | None, graph: Facts) -> Piece:
+    """Return which part of another value along one axis of static size a Slice or Split takes."""
+    value = required(value)
+    node = required(value.producer())
+    require(operator(node) in ("Slice", "Split") and not has_references(node))
+    source = required(node.inputs[0])
+    shape = required(graph.shape(source) or None)
     if node.op_type == "Slice":
-        return _sliced(node, source, total, graph)
-    if node.op_type != "Split" or not is_last(node.attributes.get_int("axis", 0), source, graph):
-        return None
-    count = len(node.outputs)
-    sizes = ints(node, "split", 1, graph) if is_specified(node, "split", 1) else (total // count,) * count
-    if sizes is None:
-        return None
-    start = sum(sizes[: value.index()])
-    return Piece(source, start, start + sizes[value.index() or 0], 1, node)
+        taken = required(ranges(node, graph))
+        require(len(taken) == 1)
+        ((axis, bounds),) = taken.items()
+    else:
+        axis = node.attributes.get_int("axis", 0) % len(shape)
+        until = [required(graph.shape(output))[axis] for output in node.outputs[: (value.index() or 0) + 1]]
+        *before, length = map(static, until)
+        bounds = sum(before), sum(before) + length, 1
+    size = static(shape[axis])
+    require(bounds[2] > 0)
+    return Piece(source, axis, size, range(*slice(*bounds).indices(size)), node)
 
 
-def _sliced(node: ir.Node, source: ir.Value, total: int, graph: Facts) -> Piece | None:
-    taken = ranges(node, graph)
-    if taken is None or len(taken) != 1:
-        return None
-    ((axis, bounds),) = taken.items()
-    if not is_last(axis, source, graph) or bounds[2] < 1:
-        return None
-    return Piece(source, *slice(*bounds).indices(total), node)
-
-
-def halves(first: ir.Value | None, second: ir.Value | None, graph: Facts) -> tuple[ir.Value, Pair] | None:
+@optional
+def halves(first: ir.Value | None, second: ir.Value | None, graph: Facts) -> tuple[ir.Value, Pair]:
     """Return the value whose halves the two are, in this order: left and right half, or even and odd elements."""
-    left, right = piece_of(first, graph), piece_of(second, graph)
-    if first is None or second is None or left is None or right is None or left.source is not right.source:
-        return None
-    total = width(left.source, graph) or 0
-    if total % 2 or total == 0:
-        return None
-    nodes = tuple(dict.fromkeys((left.node, right.node)))
-    half = total // 2
-    if left.width != half or right.width != half:
-        return None
-    if (left.step, right.step) == (1, 1) and (left.start, right.start) == (0, half):
-        return left.source, Pair(first, second, False, nodes)
-    if (left.step, right.step) == (2, 2) and (left.start, right.start) == (0, 1):
-        return left.source, Pair(first, second, True, nodes)
-    return None
+    left, right = required(piece_of(first, graph)), required(piece_of(second, graph))
+    first, second = required(first), required(second)
+    size, step = left.size, left.positions.step
+    require(left.source is right.source and is_last(left.axis, left.source, graph) and left.axis == right.axis)
+    half = range(size // 2)
+    parts = (half, range(size // 2, size)) if step == 1 else (range(0, size, 2), range(1, size, 2))
+    require(size > 0 and size % 2 == 0 and (left.positions, right.positions) == parts)
+    return left.source, Pair(first, second, step == 2, tuple(dict.fromkeys((left.node, right.node))))
 
 
-def pair_of(value: ir.Value | None, graph: Facts) -> Pair | None:
-    """Return the two values of equal width that are joined along the last axis to form this one, otherwise None."""
-    node = None if value is None else value.producer()
-    if node is None or node.domain or value is None:
-        return None
+@optional
+def pair_of(value: ir.Value | None, graph: Facts) -> Pair:
+    """Return the two values of equal width that are joined along the last axis to form this one."""
+    node = required(required(value).producer())
+    require(operator(node) in ("Concat", "Reshape", "Flatten"))
     if node.op_type == "Concat":
-        first, second = (operand(node, 0), operand(node, 1)) if len(node.inputs) == 2 else (None, None)
-        if first is None or second is None or not is_last(node.attributes.get_int("axis", 0), value, graph):
-            return None
-        equal = first is second or width(first, graph) == width(second, graph) is not None
-        return Pair(first, second, False, (node,)) if equal else None
-    return _stacked(node, value, graph)
-
-
-def _stacked(node: ir.Node, value: ir.Value, graph: Facts) -> Pair | None:
-    """Match Reshape(Concat(a[..., None], b[..., None])): the elements of a and b in turn."""
-    concat = operand_producer(node, 0, ("Concat",)) if node.op_type in ("Reshape", "Flatten") else None
-    if concat is None or len(concat.inputs) != 2:
-        return None
-    if not is_last(concat.attributes.get_int("axis", 0), concat.outputs[0], graph):
-        return None
-    parts = [_unsqueezed_last(concat, index, graph) for index in (0, 1)]
-    first, second = (None if part is None else operand(part, 0) for part in parts)
-    if first is None or second is None:
-        return None
-    shape, result = graph.shape(first), graph.shape(value)
-    if not shape or result is None or None in shape or not isinstance(shape[-1], int):
-        return None
-    if result != (*shape[:-1], 2 * shape[-1]) or graph.shape(second) != shape:
-        return None
-    return Pair(first, second, True, (*(part for part in parts if part is not None), concat, node))
-
-
-def _unsqueezed_last(node: ir.Node, index: int, graph: Facts) -> ir.Node | None:
-    unsqueeze = operand_producer(node, index, ("Unsqueeze",))
-    if unsqueeze is None:
-        return None
-    rank = graph.rank(unsqueeze.outputs[0])
-    axes = normal_axes(ints(unsqueeze, "axes", 1, graph) or (), rank)
-    return unsqueeze if axes == ((rank or 0) - 1,) else None
+        require(len(node.inputs) == 2 and is_last(node.attributes.get_int("axis", 0), value, graph))
+        first, second = map(required, node.inputs)
+        require(first is second or width(first, graph) == width(second, graph) is not None)
+        return Pair(first, second, False, (node,))
+    # The elements in turn: Reshape(Concat(a[..., None], b[..., None])), or Reshape(Expand(a[..., None])).
+    joint = required(operand_producer(node, 0, ("Concat", *REPEATS)))
+    joined = joint.inputs if joint.op_type == "Concat" else joint.inputs[:1]
+    added = [required(producer_of(each, joint, ("Unsqueeze",))) for each in joined]
+    first, second = (required(added[place].inputs[0]) for place in (0, -1))
+    shape = required(graph.shape(first) or None)
+    require(len(joined) <= 2 and all(axes_of(each, graph) == (len(shape),) for each in added))
+    require(graph.shape(second) == shape and graph.shape(joint.outputs[0]) == (*shape, 2))
+    require(graph.shape(value) == (*shape[:-1], 2 * static(shape[-1])))
+    return Pair(first, second, True, (*added, joint, node))
 
 
 def repeated(value: ir.Value, interleaved: bool, graph: Facts) -> ir.Value | np.ndarray | None:
@@ -153,33 +117,12 @@ def repeated(value: ir.Value, interleaved: bool, graph: Facts) -> ir.Value | np.
     The halves are (h, h) side by side, or if `interleaved` every element of h twice: (h0, h0, h1, h1, …).
     """
     table = graph.array(value, CACHE)
-    if table is not None:
-        return _repeated_numbers(table, interleaved)
-    pair = pair_of(value, graph)
-    if pair is not None:
-        return pair.first if pair.first is pair.second and pair.interleaved == interleaved else None
-    return _expanded(value, graph) if interleaved else None
-
-
-def _repeated_numbers(table: np.ndarray, interleaved: bool) -> np.ndarray | None:
-    if table.ndim == 0 or table.shape[-1] % 2:
-        return None
-    half = table.shape[-1] // 2
+    if table is None:
+        pair = pair_of(value, graph)
+        return pair.first if pair and pair.first is pair.second and pair.interleaved == interleaved else None
+    half, odd = divmod(table.shape[-1] if table.ndim else 1, 2)
     first, second = (table[..., 0::2], table[..., 1::2]) if interleaved else (table[..., :half], table[..., half:])
-    return first if np.array_equal(first, second) else None
-
-
-def _expanded(value: ir.Value, graph: Facts) -> ir.Value | None:
-    """Match Reshape(Expand(a[..., None])) or Reshape(Tile(a[..., None])): every element of a twice."""
-    view = value.producer()
-    repeat = None if view is None or view.op_type != "Reshape" else operand_producer(view, 0, REPEATS)
-    unsqueeze = None if repeat is None else _unsqueezed_last(repeat, 0, graph)
-    half = None if unsqueeze is None else operand(unsqueeze, 0)
-    shape = graph.shape(half)
-    if repeat is None or half is None or not shape or None in shape or not isinstance(shape[-1], int):
-        return None
-    twice = graph.shape(repeat.outputs[0]) == (*shape, 2)
-    return half if twice and graph.shape(value) == (*shape[:-1], 2 * shape[-1]) else None
+    return first if not odd and np.array_equal(first, second) else None
 
 
 def split_into(source: ir.Value, axis: int, sizes: Sequence[int], op: Builder) -> tuple[ir.Value, ...]:
@@ -192,17 +135,10 @@ def split_into(source: ir.Value, axis: int, sizes: Sequence[int], op: Builder) -
 
 def ranges(node: ir.Node, graph: Facts) -> Ranges | None:
     """Return the constant ranges of a Slice by axis, or None if one is computed or the rank is unknown."""
-    rank = graph.rank(node.inputs[0])
-    starts, ends = ints(node, "starts", 1, graph), ints(node, "ends", 2, graph)
-    if rank is None or starts is None or ends is None:
-        return None
-    sliced = ints(node, "axes", 3, graph) if is_specified(node, "axes", 3) else tuple(range(len(starts)))
-    strides = (1,) * len(starts) if operand(node, 4) is None else graph.ints(operand(node, 4))
-    if sliced is None or strides is None or not len(starts) == len(ends) == len(sliced) == len(strides) or 0 in strides:
-        return None
-    if any(not -rank <= axis < rank for axis in sliced):
-        return None
+    written = slice_ranges(node, graph.shapes)
     by_axis = {
-        axis % rank: bounds for axis, bounds in zip(sliced, zip(starts, ends, strides, strict=True), strict=True)
+        axis: (start, end, step)
+        for axis, start, end, step in written or ()
+        if isinstance(start, int) and isinstance(end, int) and step
     }
-    return by_axis if len(by_axis) == len(sliced) else None
+    return by_axis if written is not None and len(by_axis) == len(written) else None

@@ -19,6 +19,7 @@ from sardonyx.ir.rules import Builder as Builder
 from sardonyx.ir.rules import Drop as Drop
 from sardonyx.ir.rules import Match as Match
 from sardonyx.ir.rules import ModelRule, NodeRule, Rule
+from sardonyx.ir.rules import NoMatch as NoMatch
 from sardonyx.ir.rules import Proposal as Proposal
 from sardonyx.ir.rules import Refused as Refused
 from sardonyx.ir.rules import Replacement as Replacement
@@ -85,13 +86,18 @@ class OperandPass(NodePass):
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
         """Return the match of the first operand that has one, otherwise the first refusal."""
-        refused: Refused | None = None
+        first: Refused | None = None
         for index in range(len(node.inputs)):
-            result = self.match_operand(node, index, graph)
+            try:
+                result = self.match_operand(node, index, graph)
+            except Refused as refused:
+                result = refused.with_traceback(None)  # which would keep the frames alive
+            except NoMatch:
+                continue
             if isinstance(result, Match):
                 return result
-            refused = refused or result
-        return refused
+            first = first or result
+        return first
 
     @abstractmethod
     def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match | Refused | None:

@@ -16,7 +16,8 @@ from msgspec.structs import replace
 
 from sardonyx.ir.facts import Dim, Facts, Shape
 from sardonyx.ir.ops import VIEWS
-from sardonyx.ir.scopes import operand
+from sardonyx.ir.rules import NoMatch, Refused
+from sardonyx.ir.scopes import operator
 from sardonyx.passes._layout import (
     Axes,
     Axis,
@@ -33,14 +34,10 @@ from sardonyx.passes._layout import (
     sizes,
     trace,
 )
-from sardonyx.passes._matching import producer_of
+from sardonyx.passes._matching import optional, producer_of, require, required
 
 MOST_NODES = 256  # visited above one Softmax, since sums of shared values can have exponentially many paths
 SWALLOWS = 1e30  # adding a score to a number of this magnitude leaves the number unchanged
-
-
-class NearMiss(Exception):
-    """Raised for attention that cannot be fused; the message says why."""
 
 
 class Mask(Struct, frozen=True):
@@ -70,138 +67,114 @@ class Scores(Struct, frozen=True):
         return self.nodes[-1]
 
 
-def read_scores(softmax: ir.Node, graph: Facts) -> Scores | None:
-    """Decompose what a Softmax over the last axis reads, or return None if it is not a product of queries and keys.
-
-    Raises:
-        NearMiss: it is one, but Attention cannot compute it.
-    """
-    shape = graph.shape(softmax.inputs[0])
-    if shape is None or 0 in shape:
-        return None
+def read_scores(softmax: ir.Node, graph: Facts) -> Scores:
+    """Decompose what a Softmax over the last axis reads; it is no match if that is no product of queries and keys."""
+    shape = required(graph.shape(softmax.inputs[0]))
+    require(0 not in shape)
     axes = new_axes(shape)
-    return _above(softmax.inputs[0], softmax, Scores((), axes, axes, iter(range(MOST_NODES))), graph)
+    return required(_above(softmax.inputs[0], softmax, Scores((), axes, axes, iter(range(MOST_NODES))), graph))
 
 
-def _above(value: ir.Value | None, user: ir.Node, below: Scores, graph: Facts) -> Scores | None:
+@optional
+def _above(value: ir.Value | None, user: ir.Node, below: Scores, graph: Facts) -> Scores:
     """Read the producer of a value; `below` is what has been read between it and the Softmax."""
-    producer = producer_of(value, user, _READERS)
-    if value is None or producer is None or next(below.budget, None) is None:
-        return None
+    producer = required(producer_of(value, user, _READERS))
+    required(next(below.budget, None))
     scores = _READERS[producer.op_type](producer, replace(below, nodes=(*below.nodes, producer)), graph)
-    if scores is not None and graph.sole_consumer(value) is not user:
-        raise NearMiss("its scores are read elsewhere")
+    require(graph.sole_consumer(producer.outputs[0]) is user, "its scores are read elsewhere")
     return scores
 
 
-def _product(node: ir.Node, below: Scores, graph: Facts) -> Scores | None:
+def _product(node: ir.Node, below: Scores, graph: Facts) -> Scores:
     """Accept the product itself. A product with a constant is a linear layer."""
-    if any(graph.tensor(value) is not None for value in node.inputs[:2]):
-        return None
-    if not same_axes(below.axes, below.whole):
-        raise NearMiss("its scores are reshaped before the Softmax")
+    require(all(graph.tensor(value) is None for value in node.inputs[:2]))
+    require(same_axes(below.axes, below.whole), "its scores are reshaped before the Softmax")
     return below
 
 
-def _cast(node: ir.Node, below: Scores, graph: Facts) -> Scores | None:
-    scores = _above(operand(node, 0), node, below, graph)
-    if scores is None:
-        return None
-    to, source = node.attributes.get_int("to", 0), graph.dtype(operand(node, 0))
-    if to != ir.DataType.FLOAT or source != ir.DataType.FLOAT16 or len(below.nodes) > 1:
-        raise NearMiss("its scores are cast to another type before the Softmax")
+def _cast(node: ir.Node, below: Scores, graph: Facts) -> Scores:
+    scores = required(_above(node.inputs[0], node, below, graph))
+    to, source = node.attributes.get_int("to", 0), graph.dtype(node.inputs[0])
+    is_last = to == ir.DataType.FLOAT and source == ir.DataType.FLOAT16 and len(below.nodes) == 1
+    require(is_last, "its scores are cast to another type before the Softmax")
     return replace(scores, precision=ir.DataType.FLOAT)
 
 
-def _sum(node: ir.Node, below: Scores, graph: Facts) -> Scores | None:
-    near_miss: NearMiss | None = None
+def _sum(node: ir.Node, below: Scores, graph: Facts) -> Scores:
+    near_miss: Refused | None = None
     for side in (0, 1):
-        mask = operand(node, 1 - side)
-        if mask is None:
-            continue
+        mask = required(node.inputs[1 - side])
         try:
-            scores = _above(operand(node, side), node, below, graph)
+            scores = _above(node.inputs[side], node, below, graph)
             if scores is not None:
-                _unscaled(below)
+                _check_order(below)
                 return replace(scores, masks=(*scores.masks, Mask(mask, _mask_axes(mask, side, node, below, graph))))
-        except NearMiss as reason:  # the other operand may be the scores and this one the mask
-            near_miss = near_miss or reason
-    if near_miss is not None:
-        raise near_miss
-    return None
+        except Refused as refused:  # the other operand may be the scores and this one the mask
+            near_miss = near_miss or refused
+    raise near_miss or NoMatch
 
 
-def _where(node: ir.Node, below: Scores, graph: Facts) -> Scores | None:
-    condition = operand(node, 0)
+def _where(node: ir.Node, below: Scores, graph: Facts) -> Scores:
+    condition = required(node.inputs[0])
     for side in (1, 2):
-        fill = graph.scalar(operand(node, 3 - side))
-        if fill is None or condition is None:
+        fill = graph.scalar(node.inputs[3 - side])
+        scores = None if fill is None else _above(node.inputs[side], node, below, graph)
+        if fill is None or scores is None:
             continue
-        scores = _above(operand(node, side), node, below, graph)
-        if scores is None:
-            continue
-        _unscaled(below)
-        if fill > -SWALLOWS or (graph.dtype(node.outputs[0]) != ir.DataType.FLOAT and fill != float("-inf")):
-            raise NearMiss("masked scores keep some weight, so the result of a fully masked row would change")
+        _check_order(below)
+        is_infinite = fill == float("-inf") or graph.dtype(node.outputs[0]) == ir.DataType.FLOAT
+        is_hidden = fill <= -SWALLOWS and is_infinite
+        require(is_hidden, "masked scores keep some weight, so the result of a fully masked row would change")
         axes = _mask_axes(condition, side, node, below, graph)
         return replace(scores, masks=(*scores.masks, Mask(condition, axes, side == 1, float(fill))))
-    return None
+    raise NoMatch
 
 
-def _unscaled(below: Scores) -> None:
+def _check_order(below: Scores) -> None:
     """Refuse a scale or softcap after a mask, since Attention masks last."""
-    if below.scale != 1.0 or below.softcap:
-        raise NearMiss("its scores are scaled after the mask")
+    require(below.scale == 1.0 and not below.softcap, "its scores are scaled after the mask")
 
 
-def _scaled(node: ir.Node, below: Scores, graph: Facts) -> Scores | None:
-    for side in (0, 1) if node.op_type == "Mul" else (0,):
-        number, value = graph.scalar(operand(node, 1 - side)), operand(node, side)
+def _scaled(node: ir.Node, below: Scores, graph: Facts) -> Scores:
+    is_product = node.op_type == "Mul"
+    for side in (0, 1) if is_product else (0,):
+        number, value = graph.scalar(node.inputs[1 - side]), node.inputs[side]
         if not number or graph.rank(value) != graph.rank(node.outputs[0]):
             continue
-        capped = value.producer() if value is not None else None
-        if capped is not None and capped.op_type == "Tanh" and node.op_type == "Mul" and not capped.domain:
-            return _capped(capped, number, node, below, graph)
-        factor = number if node.op_type == "Mul" else 1 / number
-        return _above(value, node, replace(below, scale=below.scale * factor), graph)
-    if node.op_type == "Mul" and any(_above(value, node, below, graph) for value in node.inputs):
-        raise NearMiss("its scale is not a constant")
-    return None
+        tanh = value.producer() if value is not None and is_product else None
+        if tanh is not None and operator(tanh) == "Tanh":
+            return _capped(tanh, number, node, below, graph)
+        factor = number if is_product else 1 / number
+        return required(_above(value, node, replace(below, scale=below.scale * factor), graph))
+    is_scaled = is_product and any(_above(value, node, below, graph) for value in node.inputs)
+    raise Refused("its scale is not a constant") if is_scaled else NoMatch
 
 
-def _capped(tanh: ir.Node, cap: float, node: ir.Node, below: Scores, graph: Facts) -> Scores | None:
+def _capped(tanh: ir.Node, cap: float, node: ir.Node, below: Scores, graph: Facts) -> Scores:
     """Match c * tanh(x / c)."""
     inner = replace(below, nodes=(*below.nodes, tanh), softcap=float(cap))
-    scores = _above(operand(tanh, 0), tanh, replace(inner, scale=1.0), graph)
-    if scores is None:
-        return None
-    if below.scale != 1.0 or below.softcap or cap <= 0:
-        raise NearMiss("its softcap differs from that of Attention")
-    if graph.sole_consumer(tanh.outputs[0]) is not node:
-        raise NearMiss("its scores are read elsewhere")
+    scores = required(_above(tanh.inputs[0], tanh, replace(inner, scale=1.0), graph))
+    is_same = below.scale == 1.0 and not below.softcap and cap > 0
+    require(is_same, "its softcap differs from that of Attention")
+    require(graph.sole_consumer(tanh.outputs[0]) is node, "its scores are read elsewhere")
     return replace(scores, scale=scores.scale * cap)
 
 
-def _viewed(node: ir.Node, below: Scores, graph: Facts) -> Scores | None:
-    shape = graph.shape(operand(node, 0))
-    if shape is None or 0 in shape:
-        return None
-    axes = regroup(flat(below.axes), shape)
-    return None if axes is None else _above(operand(node, 0), node, replace(below, axes=axes), graph)
+def _viewed(node: ir.Node, below: Scores, graph: Facts) -> Scores:
+    shape = required(graph.shape(node.inputs[0]))
+    require(0 not in shape)
+    axes = required(regroup(flat(below.axes), shape))
+    return required(_above(node.inputs[0], node, replace(below, axes=axes), graph))
 
 
 def _mask_axes(mask: ir.Value, side: int, node: ir.Node, below: Scores, graph: Facts) -> Axes:
     """Return the parts of the scores that a mask varies over, axis by axis; an axis it does not vary over is empty."""
-    if not graph.same_shape(operand(node, side), node.outputs[0]):
-        raise NearMiss("its mask could enlarge the scores")
-    shape = graph.shape(mask)
-    result = graph.shape(node.outputs[0]) or ()
-    if shape is None or len(shape) > len(result):
-        raise NearMiss("the shape of its mask is unknown")
+    require(graph.same_shape(node.inputs[side], node.outputs[0]), "its mask could enlarge the scores")
+    shape, result = graph.shape(mask), graph.shape(node.outputs[0]) or ()
+    shape = required(shape if len(shape or ()) <= len(result) else None, "the shape of its mask is unknown")
     axes: Axes = []
     for axis, dim in zip(range(-len(shape), 0), shape, strict=True):
-        if dim not in (1, result[axis]):
-            raise NearMiss("its mask could enlarge the scores")
+        require(dim in (1, result[axis]), "its mask could enlarge the scores")
         axes.append([] if dim == 1 else below.axes[axis])
     return axes
 
@@ -257,50 +230,36 @@ def read_layout(
     last: ir.Node,
     graph: Facts,
 ) -> Layout:
-    """Return the layout of attention between two products; the keys are transposed.
-
-    Raises:
-        NearMiss: the operands do not fit Attention.
-    """
+    """Return the layout of attention between two products; the keys are transposed."""
     # The scale of Attention is applied to the product. In half precision that could overflow where queries that are
     # scaled before the product do not.
-    scales = queries is not None and graph.dtype(queries) == ir.DataType.FLOAT
+    scales = graph.dtype(queries) == ir.DataType.FLOAT
+    operands = ((queries, first, scales), (keys, first, scales), (values, last, False))
     trails = [
-        _followed(queries, first, graph, scales=scales),
-        _followed(keys, first, graph, scales=scales),
-        _followed(values, last, graph, scales=False),
+        required(
+            None if value is None else trace(value, graph, node=node, scales=through),
+            "the shape of an operand is unknown",
+        )
+        for value, node, through in operands
     ]
     ranks = {len(trail.axes) for trail in trails}
-    if ranks == {4}:
-        return _layout_of([_of_four(trails[0]), _of_four(trails[1], keys=True), _of_four(trails[2])], trails, graph)
-    if ranks != {3}:
-        raise NearMiss("its operands differ in rank")
-    roles = [_of_three(trails[0]), _of_three(trails[1], keys=True), _of_three(trails[2])]
-    split = [_with_heads(role, trail) for role, trail in zip(roles, trails, strict=True)]
-    counts = {size(role.heads or []) for role in split}
-    if len(counts) == 1 and counts != {1}:
-        try:
-            return _layout_of(split, trails, graph)
-        except NearMiss:  # treat everything as a single head
-            pass
-    return _layout_of(roles, trails, graph)
+    require(ranks in ({3}, {4}), "its operands differ in rank")
+    roles = [_roles(trail, is_keys=trail is trails[1]) for trail in trails]
+    if ranks == {3}:
+        split = [_with_heads(role, trail) for role, trail in zip(roles, trails, strict=True)]
+        counts = {size(role.heads or []) for role in split}
+        if len(counts) == 1 and counts != {1}:
+            try:
+                return _layout_of(split, trails)
+            except Refused:  # treat everything as a single head
+                pass
+    return _layout_of(roles, trails)
 
 
-def _followed(value: ir.Value | None, node: ir.Node, graph: Facts, *, scales: bool) -> Trail:
-    trail = None if value is None else trace(value, graph, node=node, scales=scales)
-    if trail is None:
-        raise NearMiss("the shape of an operand is unknown")
-    return trail
-
-
-def _of_four(trail: Trail, *, keys: bool = False) -> _Roles:
-    batch, heads, length, width = trail.axes
-    return _Roles(batch, heads, *((width, length) if keys else (length, width)))
-
-
-def _of_three(trail: Trail, *, keys: bool = False) -> _Roles:
-    batch, length, width = trail.axes
-    return _Roles(batch, None, *((width, length) if keys else (length, width)))
+def _roles(trail: Trail, *, is_keys: bool) -> _Roles:
+    batch, *heads, rows, columns = trail.axes
+    length, width = (columns, rows) if is_keys else (rows, columns)
+    return _Roles(batch, heads[0] if heads else None, length, width)
 
 
 def _with_heads(roles: _Roles, trail: Trail) -> _Roles:
@@ -316,36 +275,20 @@ def _with_heads(roles: _Roles, trail: Trail) -> _Roles:
     return _Roles(batch, heads, roles.length, roles.width)
 
 
-def _layout_of(roles: Sequence[_Roles], trails: Sequence[Trail], graph: Facts) -> Layout:
+def _layout_of(roles: Sequence[_Roles], trails: Sequence[Trail]) -> Layout:
     queries, keys, values = roles
-    batches = {size(role.batch) for role in roles}
-    if len(batches) != 1:
-        raise NearMiss("its operands may have different batch sizes")
-    if size(keys.length) != size(values.length):
-        raise NearMiss("keys and values may have different lengths")
-    unrepeated = [_without_repetition(role, queries) for role in (keys, values)]
-    if size(unrepeated[0].heads or []) != size(unrepeated[1].heads or []):
-        raise NearMiss("keys and values are repeated for different groups of heads")
-    operands = [_operand(role, trail, graph) for role, trail in zip((queries, *unrepeated), trails, strict=True)]
+    require(len({size(role.batch) for role in roles}) == 1, "its operands may have different batch sizes")
+    require(size(keys.length) == size(values.length), "keys and values may have different lengths")
+    keys, values = (_without_repetition(role, queries) for role in (keys, values))
+    is_equal = size(keys.heads or []) == size(values.heads or [])
+    require(is_equal, "keys and values are repeated for different groups of heads")
+    first, second, third = map(_operand, (queries, keys, values), trails)
     result = [*queries.axes[:-1], values.width]
-    before = [
-        *([queries.batch] if queries.heads is None else _leading_axes(queries, trails[0])),
-        queries.length,
-        values.width,
-    ]
-    back = conversion(result, before)
-    if back is None:
-        raise NearMiss(NOT_CONSTANT)
+    front = queries.axes[:-2] if len(trails[0].axes) == len(queries.axes) else [flat(queries.axes[:-2])]
+    back = required(conversion(result, [*front, queries.length, values.width]), NOT_CONSTANT)
     head_counts = {} if queries.heads is not None else {"q_num_heads": 1, "kv_num_heads": 1}
-    return Layout(
-        (operands[0], operands[1], operands[2]), back, sizes(result), queries.heads, size(queries.batch),
-        size(queries.width), head_counts,
-    )  # fmt: skip
-
-
-def _leading_axes(queries: _Roles, trail: Trail) -> Axes:
-    """Return the leading axes as the products have them."""
-    return [queries.batch, queries.heads or []] if len(trail.axes) == 4 else [[*queries.batch, *(queries.heads or [])]]
+    batch, width = size(queries.batch), size(queries.width)
+    return Layout((first, second, third), back, sizes(result), queries.heads, batch, width, head_counts)
 
 
 def _without_repetition(roles: _Roles, queries: _Roles) -> _Roles:
@@ -353,14 +296,14 @@ def _without_repetition(roles: _Roles, queries: _Roles) -> _Roles:
     if roles.heads is None:
         return roles
     heads = refined(roles.heads)
-    if size(heads) not in (1, size(queries.heads or [])):
-        raise NearMiss("queries and keys may have different numbers of heads")
+    is_multiple = size(heads) in (1, size(queries.heads or []))
+    require(is_multiple, "queries and keys may have different numbers of heads")
     while heads and heads[-1].repeats:
         heads.pop()
     return _Roles(roles.batch, heads, roles.length, roles.width)
 
 
-def _operand(roles: _Roles, trail: Trail, graph: Facts) -> Operand:
+def _operand(roles: _Roles, trail: Trail) -> Operand:
     """Return the stage of the trace from which the conversion saves the most nodes."""
     best: Operand | None = None
     saved = 0
@@ -371,6 +314,4 @@ def _operand(roles: _Roles, trail: Trail, graph: Facts) -> Operand:
         saving = trail.dying(index) - len(steps)
         if best is None or saving > saved:
             best, saved = Operand(stage, steps, roles.axes, tuple(trail.nodes[:index])), saving
-    if best is None:
-        raise NearMiss(NOT_CONSTANT)
-    return best
+    return required(best, NOT_CONSTANT)

@@ -21,17 +21,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sardonyx.ir.facts import Dim
-from sardonyx.ir.scopes import has_references
+from sardonyx.ir.scopes import has_references, is_used_outside
 from sardonyx.passes._layout import Axes, Conversion, conversion, flat, refined, regroup, size
 from sardonyx.passes._mask_values import Choice, MaskValues, above_lowest, lowest, shrinking, values_of
-from sardonyx.passes._matching import operand_producer
+from sardonyx.passes._matching import operand_producer, require, required
 from sardonyx.passes._numbers import preserves_values
-from sardonyx.passes.attention._decomposed import Layout, Mask, NearMiss, Scores, read_layout, read_scores
+from sardonyx.passes.attention._decomposed import Layout, Mask, Scores, read_layout, read_scores
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 CLOSE = 1e-6  # relative; a scale this close to the default is the default
 READ_ELSEWHERE = "its weights are read elsewhere"
+_ANOTHER_ORDER = "several masks would be added in another order, which changes the result of fully masked rows"
 _SCALES = (float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max))
 _SOFTMAX_OF_ONE_AXIS = 13  # before, Softmax flattened its input, which is the same for the last axis
 
@@ -76,25 +77,18 @@ class FuseAttention(NodePass):
         opset=23,
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        rank = graph.rank(node.inputs[0])
-        if has_references(node):
-            return None
+    def match(self, node: ir.Node, graph: Facts) -> Match:
+        rank = required(graph.rank(node.inputs[0]))
+        require(rank in (3, 4) and not has_references(node))
         axis = node.attributes.get_int("axis", -1 if graph.opset(node) >= _SOFTMAX_OF_ONE_AXIS else 1)
-        if rank not in (3, 4) or axis not in (-1, rank - 1):
-            return None
-        product = _weighted_sum(node, graph)
-        if product is None:
-            return None
+        product = required(_weighted_sum(node, graph) if axis in (-1, rank - 1) else None)
         nodes: tuple[ir.Node, ...] = (node, product)
         try:
             scores = read_scores(node, graph)
-            if scores is None:
-                return None
             nodes = (*reversed(scores.nodes), node, product)
             return _matched(node, product, scores, graph)
-        except NearMiss as reason:
-            return Refused(str(reason), nodes)
+        except Refused as refused:
+            raise Refused(refused.reason, nodes) from None
 
 
 def _weighted_sum(softmax: ir.Node, graph: Facts) -> ir.Node | None:
@@ -115,68 +109,55 @@ def _weighted_sum(softmax: ir.Node, graph: Facts) -> ir.Node | None:
 def _is_guard(node: ir.Node, weights: ir.Value, graph: Facts) -> bool:
     """Match Where(IsNaN(weights), 0, weights)."""
     test = operand_producer(node, 0, ("IsNaN",))
-    if node.op_type != "Where" or test is None or test.inputs[0] is not weights:
+    if node.op_type != "Where" or test is None or test.inputs[0] is not weights or node.inputs[2] is not weights:
         return False
-    is_zero = graph.scalar(node.inputs[1]) == 0 and graph.same_shape(weights, node.outputs[0])
-    return is_zero and node.inputs[2] is weights
+    return graph.scalar(node.inputs[1]) == 0 and graph.same_shape(weights, node.outputs[0])
 
 
 def _between(softmax: ir.Node, product: ir.Node, graph: Facts) -> tuple[ir.Node, ...]:
     """Return the nodes between the Softmax and the product; refuse if anything else reads the weights."""
     nodes: list[ir.Node] = []
-    weights = product.inputs[0]
-    reader = product
-    while weights is not None and weights is not softmax.outputs[0]:
-        producer = weights.producer()
-        assert producer is not None
-        if graph.sole_consumer(weights) is not reader:
-            raise NearMiss(READ_ELSEWHERE)
-        guard = producer.op_type == "Where"
-        source = producer.inputs[2 if guard else 0]
-        test = operand_producer(producer, 0, ("IsNaN",)) if guard else None
-        readers = {producer} if test is None else {producer, test}
-        if source is None or source.is_graph_output() or {use.node for use in source.uses()} != readers:
-            raise NearMiss(READ_ELSEWHERE)
-        if test is not None and graph.sole_consumer(test.outputs[0]) is not producer:
-            raise NearMiss(READ_ELSEWHERE)
-        nodes = [*([] if test is None else [test]), producer, *nodes]
-        weights, reader = source, producer
-    if not nodes and graph.sole_consumer(softmax.outputs[0]) is not product:
-        raise NearMiss(READ_ELSEWHERE)
+    reader, weights = product, required(product.inputs[0])
+    while weights is not softmax.outputs[0]:
+        require(graph.sole_consumer(weights) is reader, READ_ELSEWHERE)
+        reader = required(weights.producer())
+        test = operand_producer(reader, 0, ("IsNaN",)) if reader.op_type == "Where" else None
+        weights = required(reader.inputs[0 if reader.op_type != "Where" else 2])
+        own = [reader] if test is None else [test, reader]
+        require(not is_used_outside(weights, own), READ_ELSEWHERE)
+        require(test is None or graph.sole_consumer(test.outputs[0]) is reader, READ_ELSEWHERE)
+        nodes = [*own, *nodes]
+    require(len(nodes) > 0 or graph.sole_consumer(weights) is product, READ_ELSEWHERE)
     return tuple(nodes)
-
-
-def _check_casts(between: tuple[ir.Node, ...], scores: Scores, dtype: ir.DataType, graph: Facts) -> None:
-    """Refuse casts that change the weights, except the one back from the precision of the Softmax."""
-    for cast in between:
-        source, to = graph.dtype(cast.inputs[0]), cast.attributes.get_int("to", 0)
-        if cast.op_type != "Cast" or preserves_values(source, to):
-            continue
-        if source != scores.precision or to != dtype:
-            raise NearMiss("its weights are cast to a type that does not hold them")
 
 
 def _matched(softmax: ir.Node, product: ir.Node, scores: Scores, graph: Facts) -> Match:
     between = _between(softmax, product, graph)
     queries, keys, values = scores.product.inputs[0], scores.product.inputs[1], product.inputs[1]
     dtype = graph.dtype(values)
-    if dtype is None or dtype not in TYPES:
-        raise NearMiss("the runtime has no kernel of Attention for this type")
-    if graph.dtype(queries) != dtype or graph.dtype(keys) != dtype:
-        raise NearMiss("its operands have different types")
-    _check_casts(between, scores, dtype, graph)
+    dtype = required(dtype if dtype in TYPES else None, "the runtime has no kernel of Attention for this type")
+    require(graph.dtype(queries) == graph.dtype(keys) == dtype, "its operands have different types")
+    for cast in between:  # a cast may change the weights only back from the precision of the Softmax
+        source, to = graph.dtype(cast.inputs[0]), cast.attributes.get_int("to", 0)
+        keeps = cast.op_type != "Cast" or preserves_values(source, to) or (source, to) == (scores.precision, dtype)
+        require(keeps, "its weights are cast to a type that does not hold them")
     layout = read_layout(queries, keys, values, scores.product, product, graph)
     operands = layout.operands
     columns = layout.shape[-1]  # on some processors the half-precision kernel omits a remainder of 4
-    if dtype == ir.DataType.FLOAT16 and not (isinstance(columns, int) and columns % 8 != 4):
-        raise NearMiss("the runtime's half-precision kernel is wrong for values of this width")
+    is_right = dtype == ir.DataType.FLOAT or (isinstance(columns, int) and columns % 8 != 4)
+    require(is_right, "the runtime's half-precision kernel is wrong for values of this width")
     scale = scores.scale * operands[0].stage.factor * operands[1].stage.factor
-    if not _SCALES[0] <= scale <= _SCALES[1]:
-        raise NearMiss("its scale is not a positive number in single precision")
+    require(_SCALES[0] <= scale <= _SCALES[1], "its scale is not a positive number in single precision")
     masks = read_masks(scores, layout, dtype, graph)
     taken_over = [*masks.nodes, *(node for operand in operands for node in operand.unused)]
     nodes = [*taken_over, *reversed(scores.nodes), softmax, *between, product]
-    attributes = {**layout.attributes, **_attributes(scores, scale, layout.width)}
+    is_default = isinstance(layout.width, int) and abs(scale * math.sqrt(layout.width) - 1) < CLOSE
+    attributes: dict[str, Any] = {
+        **layout.attributes,
+        "scale": None if is_default else float(scale),
+        "softcap": scores.softcap or None,
+        "softmax_precision": None if scores.precision is None else int(scores.precision),
+    }
 
     def build(op: Builder) -> Replacement:
         """Build one Attention, and the conversions of its operands and result."""
@@ -187,16 +168,6 @@ def _matched(softmax: ir.Node, product: ir.Node, scores: Scores, graph: Facts) -
         return layout.back.write(value, op, dtype)
 
     return Match(tuple(dict.fromkeys(nodes)), separate=frozenset(masks.nodes), build=build)
-
-
-def _attributes(scores: Scores, scale: float, width: Dim) -> dict[str, Any]:
-    """Return the attributes that differ from their defaults."""
-    default = isinstance(width, int) and abs(scale * math.sqrt(width) - 1) < CLOSE
-    return {
-        "scale": None if default else float(scale),
-        "softcap": scores.softcap or None,
-        "softmax_precision": None if scores.precision is None else int(scores.precision),
-    }
 
 
 # Combine everything that masks the scores into one additive mask, in a shape that the runtime's Attention accepts.
@@ -238,23 +209,19 @@ class Masks(Struct, frozen=True, eq=False):
 
     def write(self, queries: ir.Value, op: Builder, dtype: ir.DataType) -> ir.Value | None:
         """Build the mask, or return None if there is none."""
-        if not self.terms:
-            return None
         total: ir.Value | None = None
         for term in self.terms:
             total = self._masked(total, term, op, dtype)
-        assert total is not None
-        if self.shrinks:
+        if total is not None and self.shrinks:
             total = op.Mul(total, op.constant(shrinking(dtype), "below_one"))
-        return total if self.whole_rows else self._expanded(total, queries, op)
-
-    def _expanded(self, mask: ir.Value, queries: ir.Value, op: Builder) -> ir.Value:
-        """Expand the mask to one row per query; equal lengths are read from the mask, so layers share the nodes."""
-        rows, columns = self.lengths
+        if total is None or self.whole_rows:
+            return total
+        rows, columns = self.lengths  # expand it to one row per query
         if isinstance(rows, int):
-            return op.Expand(mask, op.constant(np.array([rows, 1], np.int64), "rows"))
-        count = op.Shape(mask, start=-1) if rows == columns else op.Shape(queries, start=-2, end=-1)
-        return op.Expand(mask, op.Concat(count, op.constant(np.array([1], np.int64), "one"), axis=0))
+            return op.Expand(total, op.constant(np.array([rows, 1], np.int64), "rows"))
+        # Equal lengths are read from the mask, so that layers share the nodes.
+        count = op.Shape(total, start=-1) if rows == columns else op.Shape(queries, start=-2, end=-1)
+        return op.Expand(total, op.Concat(count, op.constant(np.array([1], np.int64), "one"), axis=0))
 
     def _masked(self, total: ir.Value | None, term: Term, op: Builder, dtype: ir.DataType) -> ir.Value:
         """Apply one more term to the mask built so far: an Add, a Where, or the condition alone."""
@@ -275,21 +242,24 @@ class Masks(Struct, frozen=True, eq=False):
 def read_masks(scores: Scores, layout: Layout, dtype: ir.DataType, graph: Facts) -> Masks:
     """Return what masks the scores.
 
-    Raises:
-        NearMiss: a mask cannot be brought into a shape that Attention accepts, or the result of a fully masked row
-            would change.
+    A near miss if a mask cannot be brought into a shape that Attention accepts, or if the result of a fully masked row
+    would change.
     """
-    score_axes = _score_axes(scores, layout)
-    masks = [(mask, _values(mask, dtype, graph)) for mask in scores.masks]
-    terms = [Term(mask, _steps(mask, score_axes), values) for mask, values in masks if not values.is_zero]
-    _check_hidden_rows(terms, dtype)
+    score_axes, is_single = _score_axes(scores, layout), dtype == ir.DataType.FLOAT
+    terms: list[Term] = []
+    for mask in scores.masks:
+        fills = MaskValues(np.array([mask.fill], dtype.numpy()))  # what a condition replaces scores by
+        values = values_of(mask.value, graph) if mask.keeps is None else fills
+        if not values.is_zero:
+            steps = conversion(mask.axes, _target(mask, score_axes))
+            terms.append(Term(mask, required(steps, "its mask needs a Reshape whose target is not constant"), values))
+    _check_hidden_rows(terms, is_single)
     parts = {part for term in terms for part in flat(term.mask.axes)}
     rows, columns = (parts.issuperset(refined(axis)) for axis in score_axes[-2:])
-    if terms and not columns:
-        raise NearMiss("its mask is the same for all keys")
+    require(columns or not terms, "its mask is the same for all keys")
     rank = max((len(_target(term.mask, score_axes)) for term in terms), default=2)
     shrinks = False
-    if dtype == ir.DataType.FLOAT:  # in half precision no row consists of the lowest number alone
+    if is_single:  # in half precision no row consists of the lowest number alone
         terms, shrinks = _without_lowest(terms, dtype)
     return Masks(tuple(terms), shrinks, (size(score_axes[-2]), size(score_axes[-1])), rows and rank >= 2)
 
@@ -308,29 +278,21 @@ def _without_lowest(terms: list[Term], dtype: ir.DataType) -> tuple[list[Term], 
     return [replace(term, choice=term.values.choice) if term in affected else term for term in terms], False
 
 
-def _values(mask: Mask, dtype: ir.DataType, graph: Facts) -> MaskValues:
-    """Return what is known about a mask, or about the number that a condition replaces scores by."""
-    return values_of(mask.value, graph) if mask.keeps is None else MaskValues(np.array([mask.fill], dtype.numpy()))
-
-
-def _check_hidden_rows(terms: Sequence[Term], dtype: ir.DataType) -> None:
+def _check_hidden_rows(terms: Sequence[Term], is_single: bool) -> None:
     """Refuse masks under which a fully masked row would weight its keys differently.
 
     In single precision one sum is rounded as before, but several are not: (s + m) + n and s + (m + n) differ by a unit
     in the last place of m + n. That is negligible up to 1e4, makes all scores equal from 1e9 on, and matters in
     between. In half precision this holds even for a single sum: whether s - 65504 is rounded differs between machines.
     """
-    if dtype == ir.DataType.FLOAT:
-        if len(terms) > 1 and any(term.values.is_coarse for term in terms):
-            raise NearMiss(
-                "several masks would be added in another order, which changes the result of fully masked rows"
-            )
+    if is_single:
+        is_coarse = len(terms) > 1 and any(term.values.is_coarse for term in terms)
+        require(not is_coarse, _ANOTHER_ORDER)
         return
-    masking = [term for term in terms if not term.values.is_bias]
-    if all(term.values.hides_by_infinity for term in masking):
-        return
-    if len(masking) > 1 or not masking[0].values.shows_in_every_row:
-        raise NearMiss("in half precision the result of a fully masked row would change")
+    masking = [term.values for term in terms if not term.values.is_bias]
+    by_infinity = all(values.hides_by_infinity for values in masking)
+    shows = by_infinity or (len(masking) == 1 and masking[0].shows_in_every_row)
+    require(shows, "in half precision the result of a fully masked row would change")
 
 
 def _score_axes(scores: Scores, layout: Layout) -> Axes:
@@ -341,27 +303,17 @@ def _score_axes(scores: Scores, layout: Layout) -> Axes:
     if layout.heads is None:
         return [batch, [], rows, columns]
     front = regroup(refined(batch), (layout.batch, size(layout.heads)))
-    if front is None:
-        raise NearMiss("the heads of its mask cannot be separated from the batch")
-    return [*front, rows, columns]
+    return [*required(front, "the heads of its mask cannot be separated from the batch"), rows, columns]
 
 
 def _target(mask: Mask, score_axes: Axes) -> Axes:
     """Return the axes a mask should have: those it varies over, with no more leading axes than it has already."""
     own_parts = set(flat(mask.axes))
-    target: Axes = []
-    for axis in score_axes:
-        inside = [part for part in refined(axis) if part in own_parts]
-        if inside and len(inside) != len(refined(axis)):
-            raise NearMiss("its mask varies over only a part of an axis of the scores")
-        target.append(inside)
+    target = [[part for part in refined(axis) if part in own_parts] for axis in score_axes]
+    is_whole = all(
+        not inside or len(inside) == len(refined(axis)) for inside, axis in zip(target, score_axes, strict=True)
+    )
+    require(is_whole, "its mask varies over only a part of an axis of the scores")
     while len(target) > max(1, len(mask.axes)) and not target[0]:
         target.pop(0)
     return target
-
-
-def _steps(mask: Mask, score_axes: Axes) -> Conversion:
-    steps = conversion(mask.axes, _target(mask, score_axes))
-    if steps is None:
-        raise NearMiss("its mask needs a Reshape whose target is not constant")
-    return steps

@@ -12,8 +12,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.ir.scopes import operand
-from sardonyx.passes._matching import is_used, operand_producer
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
+from sardonyx.passes._matching import is_used, operand_producer, require, required
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Replacement
 
 _KEYS, _VALUES, _PAST = 1, 2, 4
 _LENGTH = 2  # the axis of [batch, heads, length, width]
@@ -56,26 +56,21 @@ class FuseAttentionCache(NodePass):
         opset=23,
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        if any(graph.rank(operand(node, index)) != 4 for index in (_KEYS, _VALUES)):
-            return None
-        if any(value is not None for value in node.inputs[_PAST:]):
-            return None
+    def match(self, node: ir.Node, graph: Facts) -> Match:
+        require(all(graph.rank(operand(node, index)) == 4 for index in (_KEYS, _VALUES)))
+        require(all(value is None for value in node.inputs[_PAST:]))
         keys, values = (_appended(node, index) for index in (_KEYS, _VALUES))
-        if keys is None and values is None:
-            return None
-        if keys is None or values is None:
-            return Refused("only its keys or only its values are appended", (node,))
+        require(keys is not None or values is not None)
+        keys, values = (required(each, "only its keys or only its values are appended") for each in (keys, values))
         nodes = (*dict.fromkeys((keys, values)), node)
-        if node.attributes.get_int("is_causal", 0):
-            return Refused("is_causal would select other keys with a past", nodes)
-        if any(len(concat.inputs) != 2 for concat in nodes[:-1]):
-            return Refused("its keys or values are concatenated from more than two pieces", nodes)
-        if keys is values or any(map(is_used, node.outputs[1:])):
-            return Refused("its keys and values are outputs already, or are the same value", nodes)
+        is_causal = node.attributes.get_int("is_causal", 0) != 0
+        require(not is_causal, "is_causal would select other keys with a past", *nodes)
+        are_pairs = all(len(concat.inputs) == 2 for concat in nodes[:-1])
+        require(are_pairs, "its keys or values are concatenated from more than two pieces", *nodes)
+        is_free = keys is not values and not any(map(is_used, node.outputs[1:]))
+        require(is_free, "its keys and values are outputs already, or are the same value", *nodes)
         early = _readers_before(node, (keys, values), graph)
-        if early is None:
-            return Refused("the appended keys or values are read before the attention", nodes)
+        early = required(early, "the appended keys or values are read before the attention", *nodes)
         ends = tuple(replaced.outputs[0] for replaced in (node, keys, values, *early))
 
         def build(op: Builder) -> Replacement:

@@ -8,7 +8,8 @@ queries and keys become one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -16,21 +17,27 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sardonyx.ir.facts import Dim, Shape
-from sardonyx.ir.scopes import is_used_outside, operand
+from sardonyx.ir.scopes import is_used_outside, operator
 from sardonyx.passes._matching import (
+    axes_of,
     consumer_of,
-    first_size,
-    ints,
-    merged_last,
-    normal_axes,
     operand_producer,
+    optional,
     other_operand,
-    split_last,
+    producer_of,
+    require,
+    required,
+    size_of,
+    static,
+    with_last,
 )
 from sardonyx.passes._parts import halves, is_last, pair_of, piece_of, repeated, width
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, NoMatch, Replacement
 
 _KERNELS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+_NOT_HEADS = "the rotated value is not [batch, heads, length, size]"
+_UNEVEN_ROWS = "there may not be one row of angles per position"
+_UNEVEN_PAIRS = "the angles may differ between the two elements of a pair"
 
 
 class Rotation(Struct, frozen=True):
@@ -43,6 +50,10 @@ class Rotation(Struct, frozen=True):
     doubled: bool  # the tables are as wide as the states and contain every angle twice
     nodes: tuple[ir.Node, ...]
     rotated: int | None = None  # how many elements of each head are rotated, if not all
+
+    @property
+    def factors(self) -> tuple[ir.Value, ir.Value]:
+        return self.cos, self.sin
 
 
 class FuseRotaryEmbedding(NodePass):
@@ -84,117 +95,91 @@ class FuseRotaryEmbedding(NodePass):
         opset=23,
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
+    def match(self, node: ir.Node, graph: Facts) -> Match:
         rotation = _full_width(node, graph) if node.op_type == "Add" else _half_width(node, graph)
-        if rotation is None:
-            return None
-        inner = [member for member in rotation.nodes if member.op_type not in ("Slice", "Split")]
-        if any(is_used_outside(output, rotation.nodes) for member in inner[:-1] for output in member.outputs):
-            return Refused("a value inside the rotation is read elsewhere", rotation.nodes)
-        if graph.dtype(rotation.states) not in _KERNELS:
-            return Refused("RotaryEmbedding does not support its type", rotation.nodes)
-        shape = graph.shape(rotation.states)
-        if shape is None or len(shape) != RANK:
-            return Refused("the rotated value is not [batch, heads, length, size]", rotation.nodes)
-        heads = head_axis(shape, graph.shape(rotation.cos))
-        if heads is None or heads != head_axis(shape, graph.shape(rotation.sin)):
-            return Refused("there may not be one row of angles per position", rotation.nodes)
-        pairs = (width(rotation.states, graph) or 0) // 2
-        found = [
-            table_of(factor, doubled=rotation.doubled, interleaved=rotation.interleaved, heads=heads, graph=graph)
-            for factor in (rotation.cos, rotation.sin)
+        rotation = required(rotation)
+        nodes, states = rotation.nodes, rotation.states
+        inner = [member for member in nodes if member.op_type not in ("Slice", "Split")]
+        escapes = any(is_used_outside(output, nodes) for member in inner[:-1] for output in member.outputs)
+        require(not escapes, "a value inside the rotation is read elsewhere", *nodes)
+        require(graph.dtype(states) in _KERNELS, "RotaryEmbedding does not support its type", *nodes)
+        shape = required(graph.shape(states), _NOT_HEADS, *nodes)
+        require(len(shape) == RANK, _NOT_HEADS, *nodes)
+        axes = {head_axis(shape, graph.shape(factor)) for factor in (rotation.cos, rotation.sin)}
+        heads = required(axes.pop() if len(axes) == 1 else None, _UNEVEN_ROWS, *nodes)
+        tables = [
+            required(_table_of(factor, rotation, heads, graph), _UNEVEN_PAIRS, *nodes) for factor in rotation.factors
         ]
-        tables = [table for table in found if table is not None and table.shape[-1] == pairs]
-        if len(tables) < 2:
-            return Refused("the angles may differ between the two elements of a pair", rotation.nodes)
-        if heads == 2 and not isinstance(shape[2], int):
-            return Refused("the number of heads is unknown", rotation.nodes)
+        count = 0 if heads == 1 else static(shape[2], "the number of heads is unknown", *nodes)
         whole = _partial(rotation, graph) or rotation
 
         def build(op: Builder) -> Replacement:
             """Build one operator, between Reshapes to [batch, length, heads * size] and back if heads are on axis 2."""
-            cos, sin = built(tables, whole.states, heads, op, graph)
+            cos, sin = _built(tables, whole.states, heads, op, graph)
             options = {"interleaved": 1 if whole.interleaved else None, "rotary_embedding_dim": whole.rotated}
             if heads == 1:
                 return op.RotaryEmbedding(whole.states, cos, sin, **options)
-            flat = merged_last(whole.states, op, graph)
-            rotated = op.RotaryEmbedding(flat, cos, sin, num_heads=shape[2], **options)
-            return split_last(rotated, whole.nodes[-1].outputs[0], op, graph)
+            dtype, result = graph.dtype(whole.states), required(graph.shape(whole.states))
+            merged = with_last(whole.states, (*result[:2], count * static(result[3])), dtype, op)
+            rotated = op.RotaryEmbedding(merged, cos, sin, num_heads=count, **options)
+            return with_last(rotated, result, dtype, op)
 
         return Match(whole.nodes, build=build)
 
 
 def _full_width(node: ir.Node, graph: Facts) -> Rotation | None:
     """Match x * cos + r * sin, where r is x with the elements of each pair exchanged and one of them negated."""
-    for straight, crossed in ((0, 1), (1, 0)):
-        by_cos, by_sin = operand_producer(node, straight, ("Mul",)), operand_producer(node, crossed, ("Mul",))
+    products = [operand_producer(node, index, ("Mul",)) for index in (0, 1)]
+    for by_cos, by_sin in (products, products[::-1]):
         if by_cos is None or by_sin is None or by_cos is by_sin:
             continue
-        for side, sin_side in ((0, 1), (1, 0)):
-            exchanged = _exchanged(operand(by_sin, side), graph)
-            if exchanged is None:
+        for exchanged, sin in (by_sin.inputs, by_sin.inputs[::-1]):
+            pair = pair_of(exchanged, graph)
+            negation = None if pair is None else producer_of(pair.first, node, ("Neg",))
+            split = None if pair is None or negation is None else halves(pair.second, negation.inputs[0], graph)
+            if pair is None or negation is None or split is None or split[1].interleaved != pair.interleaved:
                 continue
-            source, interleaved, nodes = exchanged
-            sin, cos = operand(by_sin, sin_side), other_operand(by_cos, source)
+            source, inner = split  # r = (-b, a), where x = (a, b)
+            cos, nodes = other_operand(by_cos, source), (*inner.nodes, negation, *pair.nodes, by_cos, by_sin, node)
             if sin is not None and cos is not None:
-                return Rotation(source, cos, sin, interleaved, True, (*nodes, by_cos, by_sin, node))
+                return Rotation(source, cos, sin, pair.interleaved, True, nodes)
     return None
 
 
-def _exchanged(value: ir.Value | None, graph: Facts) -> tuple[ir.Value, bool, tuple[ir.Node, ...]] | None:
-    """Match (-b, a) where x = (a, b); return x and the layout of its pairs."""
-    pair = pair_of(value, graph)
-    negation = None if pair is None else pair.first.producer()
-    if pair is None or negation is None or negation.op_type != "Neg" or negation.domain:
-        return None
-    split = halves(pair.second, negation.inputs[0], graph)
-    if split is None or split[1].interleaved != pair.interleaved:
-        return None
-    source, inner = split
-    return source, pair.interleaved, (*inner.nodes, negation, *pair.nodes)
-
-
-def _half_width(node: ir.Node, graph: Facts) -> Rotation | None:
+@optional
+def _half_width(node: ir.Node, graph: Facts) -> Rotation:
     """Match (a * cos - b * sin, b * cos + a * sin) where x = (a, b)."""
-    pair = pair_of(node.outputs[0], graph)
-    if pair is None:
-        return None
-    minus, plus = pair.first.producer(), pair.second.producer()
-    if minus is None or plus is None or (minus.op_type, plus.op_type) != ("Sub", "Add") or minus.domain or plus.domain:
-        return None
-    products = [operand_producer(total, index, ("Mul",)) for total in (minus, plus) for index in (0, 1)]
-    if None in products:
-        return None
-    a_cos, b_sin, plus_left, plus_right = (product for product in products if product is not None)
-    for b_cos, a_sin in ((plus_left, plus_right), (plus_right, plus_left)):
-        for a, cos in ((0, 1), (1, 0)):
-            for b, sin in ((0, 1), (1, 0)):
-                split = halves(operand(a_cos, a), operand(b_sin, b), graph)
-                if split is None or split[1].interleaved != pair.interleaved:
-                    continue
-                states, inner = split
-                by_cos, by_sin = operand(a_cos, cos), operand(b_sin, sin)
-                same = other_operand(b_cos, inner.second) is by_cos and other_operand(a_sin, inner.first) is by_sin
-                if same and by_cos is not None and by_sin is not None:
-                    nodes = (*inner.nodes, a_cos, b_sin, plus_left, plus_right, minus, plus, *pair.nodes)
-                    return Rotation(states, by_cos, by_sin, pair.interleaved, False, nodes)
-    return None
+    pair = required(pair_of(node.outputs[0], graph))
+    minus = required(producer_of(pair.first, node, ("Sub",)))
+    plus = required(producer_of(pair.second, node, ("Add",)))
+    products = [required(operand_producer(total, index, ("Mul",))) for total in (minus, plus) for index in (0, 1)]
+    a_cos, b_sin, *crossed = products
+    for a, b in itertools.product(a_cos.inputs, b_sin.inputs):
+        split = halves(a, b, graph)
+        if split is None or split[1].interleaved != pair.interleaved:
+            continue
+        states, inner = split
+        cos, sin = required(other_operand(a_cos, inner.first)), required(other_operand(b_sin, inner.second))
+        for b_cos, a_sin in (crossed, crossed[::-1]):
+            if other_operand(b_cos, inner.second) is cos and other_operand(a_sin, inner.first) is sin:
+                nodes = (*inner.nodes, *products, minus, plus, *pair.nodes)
+                return Rotation(states, cos, sin, pair.interleaved, False, nodes)
+    raise NoMatch
 
 
-def _partial(rotation: Rotation, graph: Facts) -> Rotation | None:
+@optional
+def _partial(rotation: Rotation, graph: Facts) -> Rotation:
     """Return the rotation extended by the Concat that appends the rest of each head, which is not rotated."""
-    piece = piece_of(rotation.states, graph)
-    user = consumer_of(rotation.nodes[-1].outputs[0], graph, ("Concat",))
-    if piece is None or user is None or len(user.inputs) != 2:
-        return None
-    rest, total = piece_of(operand(user, 1), graph), width(piece.source, graph)
-    if rest is None or rest.source is not piece.source:
-        return None
-    whole = (piece.start, piece.stop, rest.stop) == (0, rest.start, total) and piece.step == rest.step == 1
-    if not whole or not is_last(user.attributes.get_int("axis", 0), user.outputs[0], graph):
-        return None
+    piece = required(piece_of(rotation.states, graph))
+    user = required(consumer_of(rotation.nodes[-1].outputs[0], graph, ("Concat",)))
+    require(len(user.inputs) == 2)
+    rest = required(piece_of(user.inputs[1], graph))
+    count, axis = len(piece.positions), user.attributes.get_int("axis", 0)
+    require(rest.source is piece.source and is_last(piece.axis, piece.source, graph) and rest.axis == piece.axis)
+    require(piece.positions == range(count) and rest.positions == range(count, piece.size))
+    require(is_last(axis, user.outputs[0], graph))
     nodes = (*dict.fromkeys((piece.node, rest.node)), *rotation.nodes, user)
-    return replace(rotation, states=piece.source, nodes=nodes, rotated=piece.stop)
+    return replace(rotation, states=piece.source, nodes=nodes, rotated=count)
 
 
 # The cosines and sines of a rotation as RotaryEmbedding takes them: [batch, length, pairs], one per pair of elements.
@@ -223,7 +208,7 @@ def head_axis(states: Shape, angles: Shape | None) -> int | None:
 
     Returns None if it is uncertain that the angles have one row per position.
     """
-    if angles is None or not 2 <= len(angles) <= RANK or len(states) != RANK or None in (*states, *angles):
+    if angles is None or not 2 <= len(angles) <= RANK:
         return None
     padded = (1,) * (RANK - len(angles)) + angles
     for heads, length in ((1, 2), (2, 1)):
@@ -232,63 +217,51 @@ def head_axis(states: Shape, angles: Shape | None) -> int | None:
     return None
 
 
-def table_of(value: ir.Value, *, doubled: bool, interleaved: bool, heads: int, graph: Facts) -> Table | None:
-    """Return the table of half width behind a factor of the states, or None if its halves may differ."""
-    value, bare = _without_heads(value, heads, graph)
-    half = repeated(value, interleaved, graph) if doubled else value
+@optional
+def _table_of(factor: ir.Value, rotation: Rotation, heads: int, graph: Facts) -> Table:
+    """Return the table of half width behind a factor of the states; its halves may not differ."""
+    value, bare = _without_heads(factor, heads, graph)
+    half = required(repeated(value, rotation.interleaved, graph) if rotation.doubled else value)
     if isinstance(half, ir.Value):
-        if not bare:
-            half, bare = _without_heads(half, heads, graph)
+        half, bare = (half, bare) if bare else _without_heads(half, heads, graph)
         numbers = graph.array(half)
         half = half if numbers is None else numbers
-    if half is None:
-        return None
-    shape = half.shape if isinstance(half, np.ndarray) else graph.shape(half)
-    return None if shape is None else Table(half, shape, bare)
+    shape = half.shape if isinstance(half, np.ndarray) else required(graph.shape(half))
+    require(shape[-1] == (width(rotation.states, graph) or 0) // 2)
+    return Table(half, shape, bare)
 
 
-def built(tables: Sequence[Table], states: ir.Value, heads: int, op: Builder, graph: Facts) -> list[ir.Value]:
+def _built(tables: Sequence[Table], states: ir.Value, heads: int, op: Builder, graph: Facts) -> Iterator[ir.Value]:
     """Build the tables as [batch, length, pairs] with the batch size of the states."""
-    shape = graph.shape(states)
-    assert shape is not None
-    batch = shape[0]
-    target = _expand_target(states, batch, op, graph) if any(table.batch != batch for table in tables) else None
-    return [_built(table, batch, heads, target, op) for table in tables]
-
-
-def _expand_target(states: ir.Value, batch: Dim, op: Builder, graph: Facts) -> ir.Value:
-    """Build the target of an Expand that repeats a table over the batch, which the operator requires."""
-    if isinstance(batch, int):
-        return op.constant(np.array([batch, 1, 1], np.int64), "target")
-    return op.Concat(first_size(states, op, graph), op.constant(np.array([1, 1], np.int64), "ones"), axis=0)
-
-
-def _built(table: Table, batch: Dim, heads: int, target: ir.Value | None, op: Builder) -> ir.Value:
-    if isinstance(table.half, np.ndarray):
-        constant = op.constant(_bare(table.half, None if table.bare else heads), "table")
-        return constant if table.batch == batch else op.Expand(constant, target)
-    value, rank = table.half, len(table.shape)
-    if not table.bare and rank == RANK:
-        value = op.Squeeze(value, op.constant(np.array([heads], np.int64), "axes"))
-    elif not table.bare and rank == RANK - 1 and heads == 2:  # [length, 1, pairs]
-        value = op.Transpose(value, perm=[1, 0, 2])
-    if table.batch != batch:
-        return op.Expand(value, target)
-    return value if rank >= RANK - 1 else op.Unsqueeze(value, op.constant(np.array([0], np.int64), "axes"))
-
-
-def _bare(half: np.ndarray, heads: int | None) -> np.ndarray:
-    """Return the numbers as [batch or 1, length, pairs]."""
-    rank = RANK - 1 if heads is None else RANK
-    half = half.reshape((1,) * (rank - half.ndim) + half.shape)
-    return np.ascontiguousarray(half if heads is None else half.squeeze(axis=heads))
+    batch, target = required(graph.shape(states))[0], None
+    if any(table.batch != batch for table in tables):  # the operator requires that they are repeated over the batch
+        if isinstance(batch, int):
+            target = op.constant(np.array([batch, 1, 1], np.int64), "target")
+        else:
+            ones = size_of(batch, (states,), op, graph), op.constant(np.array([1, 1], np.int64), "ones")
+            target = op.Concat(*ones, axis=0)
+    for table in tables:
+        value, rank, has_heads = table.half, len(table.shape), not table.bare
+        if isinstance(value, np.ndarray):
+            rank = RANK if has_heads else RANK - 1
+            numbers = value.reshape((1,) * (rank - value.ndim) + value.shape)
+            numbers = numbers.squeeze(axis=heads) if has_heads else numbers
+            value, rank = op.constant(np.ascontiguousarray(numbers), "table"), RANK - 1
+        elif has_heads and rank == RANK:
+            value = op.Squeeze(value, op.constant(np.array([heads], np.int64), "axes"))
+        elif has_heads and rank == RANK - 1 and heads == 2:  # [length, 1, pairs]
+            value = op.Transpose(value, perm=[1, 0, 2])
+        if table.batch != batch:
+            value = op.Expand(value, target)
+        elif rank < RANK - 1:
+            value = op.Unsqueeze(value, op.constant(np.array([0], np.int64), "axes"))
+        yield value
 
 
 def _without_heads(value: ir.Value, heads: int, graph: Facts) -> tuple[ir.Value, bool]:
     """Return the value before an Unsqueeze inserted the head axis, and whether there was one."""
     node = value.producer()
-    if node is None or node.op_type != "Unsqueeze" or node.domain or graph.rank(value) != RANK:
+    if node is None or operator(node) != "Unsqueeze" or graph.rank(value) != RANK:
         return value, False
-    axes = normal_axes(ints(node, "axes", 1, graph) or (), RANK)
-    source = operand(node, 0)
-    return (source, True) if source is not None and axes in ((heads,), (0, heads)) else (value, False)
+    source = node.inputs[0]
+    return (source, True) if source is not None and axes_of(node, graph) in ((heads,), (0, heads)) else (value, False)

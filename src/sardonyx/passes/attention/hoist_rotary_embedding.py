@@ -11,8 +11,15 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.ir.scopes import operand
-from sardonyx.passes._matching import merged_last, operand_producer, split_last
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
+from sardonyx.passes._matching import (
+    consumer_of,
+    operand_producer,
+    require,
+    required,
+    static,
+    with_last,
+)
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Replacement
 
 _SWAP = (0, 2, 1, 3)
 
@@ -51,41 +58,35 @@ class HoistRotaryEmbedding(NodePass):
         opset=23,
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        swap = operand_producer(node, 0, ("Transpose",))
-        if swap is None or tuple(swap.attributes.get_ints("perm") or ()) != _SWAP:
-            return None
-        if graph.sole_consumer(swap.outputs[0]) is not node:
-            return Refused("the split into heads is read elsewhere", (swap, node))
-        states = operand(swap, 0)
-        shape = graph.shape(states)
-        if states is None or shape is None:
-            return None
-        heads, size = shape[2], shape[3]
-        if not isinstance(heads, int) or not isinstance(size, int):
-            return Refused("the number of heads or their size is unknown", (swap, node))
+    def match(self, node: ir.Node, graph: Facts) -> Match:
+        swap = required(_swap_before(node, 0))
+        is_sole = graph.sole_consumer(swap.outputs[0]) is node
+        require(is_sole, "the split into heads is read elsewhere", swap, node)
+        states = required(swap.inputs[0])
+        batch, length, *sizes = required(graph.shape(states))
+        heads, width = (static(dim, "the number of heads or their size is unknown", swap, node) for dim in sizes)
+        dtype = graph.dtype(states)
+        shape, merged_shape = (batch, length, heads, width), (batch, length, heads * width)
 
         def build(op: Builder, merged: ir.Value | None = None) -> Replacement:
             """Rotate, then split."""
-            whole = merged_last(states, op, graph) if merged is None else merged
-            rotated = op.like(node, (whole, *node.inputs[1:]), num_heads=heads)
-            op.learn(rotated, graph.dtype(states), graph.shape(whole))
-            split = op.learn(split_last(rotated, states, op, graph), graph.dtype(states), shape)
-            return op.Transpose(split, perm=list(_SWAP))
+            whole = with_last(states, merged_shape, dtype, op) if merged is None else merged
+            rotated = op.learn(op.like(node, (whole, *node.inputs[1:]), num_heads=heads), dtype, merged_shape)
+            return op.Transpose(with_last(rotated, shape, dtype, op), perm=list(_SWAP))
 
         split = operand_producer(swap, 0, ("Reshape",))
         merged = None if split is None else operand(split, 0)
-        if split is not None and graph.shape(merged) == (*shape[:2], heads * size):
-            if graph.sole_consumer(states) is not swap:
-                return Refused("the split into heads is read elsewhere", (split, swap, node))
+        if split is not None and graph.shape(merged) == merged_shape:
+            is_sole = graph.sole_consumer(states) is swap
+            require(is_sole, "the split into heads is read elsewhere", split, swap, node)
             return Match((split, swap, node), build=lambda op: build(op, merged))
-        reader = graph.sole_consumer(node.outputs[0])
-        return Match((swap, node), build=build) if reader is not None and _takes_merged(reader, node) else None
+        # Only attention takes the heads merged; those of its values are split off here too.
+        reader = required(consumer_of(node.outputs[0], graph, ("Attention",)))
+        require(node.outputs[0] in reader.inputs[:2] and _swap_before(reader, 2) is not None)
+        return Match((swap, node), build=build)
 
 
-def _takes_merged(reader: ir.Node, node: ir.Node) -> bool:
-    """Return whether the reader is attention whose values have their heads split off here too."""
-    if reader.op_type != "Attention" or reader.domain or node.outputs[0] not in reader.inputs[:2]:
-        return False
-    swap = operand_producer(reader, 2, ("Transpose",))
-    return swap is not None and tuple(swap.attributes.get_ints("perm") or ()) == _SWAP
+def _swap_before(node: ir.Node, index: int) -> ir.Node | None:
+    """Return the Transpose of heads and length that produces an operand, otherwise None."""
+    swap = operand_producer(node, index, ("Transpose",))
+    return swap if swap is not None and tuple(swap.attributes.get_ints("perm") or ()) == _SWAP else None

@@ -8,8 +8,8 @@ because no transposed copies are made: 0.95 to 0.99 of the time of Attention on 
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Sequence
 
 import onnx_ir as ir
 from msgspec import Struct
@@ -28,8 +28,8 @@ from sardonyx.passes._layout import (
     sizes,
     trace,
 )
-from sardonyx.passes._matching import is_used
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
+from sardonyx.passes._matching import is_used, require, required, static
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Replacement
 
 
 class MergeAttentionHeads(NodePass):
@@ -70,27 +70,16 @@ class MergeAttentionHeads(NodePass):
         opset=23,
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        inputs = node.inputs[:3]
-        if len(inputs) < 3 or any(graph.rank(value) != 4 for value in inputs):
-            return None
-        trails = [None if value is None else trace(value, graph, node=node, scales=False) for value in inputs]
-        q, k, v = trails
-        if q is None or k is None or v is None:
-            return None
-        heads = size(q.axes[1]), size(k.axes[1])
-        if not all(isinstance(count, int) for count in heads):
-            return Refused("the number of heads is unknown", (node,))
-        result = _end(node, q, v, graph)
-        if result is None:
-            return Refused("its result needs a Reshape whose target is not constant", (node,))
-        plans = [_Plan(node, sources, result) for sources in itertools.product(*map(_operand_sources, (q, k, v)))]
+    def match(self, node: ir.Node, graph: Facts) -> Match:
+        require(len(node.inputs) >= 3 and all(graph.rank(value) == 4 for value in node.inputs[:3]))
+        q, k, v = (required(trace(required(value), graph, node=node, scales=False)) for value in node.inputs[:3])
+        heads = [static(size(trail.axes[1]), "the number of heads is unknown") for trail in (q, k)]
+        end = required(_end(node, q, v, graph), "its result needs a Reshape whose target is not constant")
+        plans = [_Plan(node, sources, end) for sources in itertools.product(*map(_operand_sources, (q, k, v)))]
         best = min(plans, key=_Plan.cost, default=None)
-        if best is None or best.cost() >= (0, 0):
-            return Refused("converting its operands takes as many nodes as it saves", (node,))
-        values_shape = graph.shape(best.operands[2].stage.value)
-        if values_shape is None or not isinstance(values_shape[-1], int):
-            return Refused("the width of its values is unknown", (node,))
+        refusal = "converting its operands takes as many nodes as it saves"
+        best = required(best if best is not None and best.cost() < (0, 0) else None, refusal)
+        static((graph.shape(best.operands[2].stage.value) or (None,))[-1], "the width of its values is unknown")
         dtype = graph.dtype(node.outputs[0])
         extra = tuple(filter(is_used, node.outputs[1:]))
         end_value = best.nodes[-1].outputs[0]
@@ -98,14 +87,29 @@ class MergeAttentionHeads(NodePass):
         nodes = (*(matched for matched in best.nodes if matched is not node), node) if extra else best.nodes
 
         def build(op: Builder) -> Replacement:
-            """Build the Attention on whole rows."""
-            operands = _Writer(op, dtype).all(best.operands)
+            """Build the Attention on whole rows; what several operands share is built once."""
+
+            @functools.cache
+            def written(value: ir.Value, steps: Conversion) -> ir.Value:
+                return steps.write(value, op, dtype)
+
+            @functools.cache
+            def separated(value: ir.Value, steps: Conversion, count: int) -> tuple[ir.Value, ...]:
+                return op.node("Split", (written(value, steps),), {"axis": -1, "num_outputs": count}, outputs=count)
+
+            operands: list[ir.Value] = []
+            for each in best.operands:
+                value, steps, picked = each.stage.value, each.steps, each.picked
+                if picked is None or picked.picked is None:
+                    operands.append(written(value, steps))
+                else:
+                    operands.append(separated(value, steps, static(picked.size))[picked.picked])
             attributes = {**node.attributes, "q_num_heads": heads[0], "kv_num_heads": heads[1]}
             count = 1 + max((value.index() or 0 for value in extra), default=0)
             outputs = op.node("Attention", (*operands, *node.inputs[3:]), attributes, outputs=count)
-            op.learn(outputs[0], dtype, sizes(best.end.merged))
+            op.learn(outputs[0], dtype, sizes(end.merged))
             # Keys, values and scores have their heads split off in both forms.
-            return [best.end.steps.write(outputs[0], op, dtype), *(outputs[value.index() or 0] for value in extra)]
+            return [end.steps.write(outputs[0], op, dtype), *(outputs[value.index() or 0] for value in extra)]
 
         return Match(nodes, outputs=(end_value, *extra), build=build)
 
@@ -163,25 +167,14 @@ class _Plan(Struct, frozen=True, eq=False):
 def _operand_sources(trail: Trail) -> list[_OperandSource]:
     """Return the cheapest stage to take an operand from, and the cheapest at which it is packed with others."""
     batch, heads, length, width = trail.axes
-    whole: _OperandSource | None = None
-    packed: _OperandSource | None = None
+    sources: list[_OperandSource] = []
     for index, stage in enumerate(trail.stages):
         picks = [part for part in flat(stage.axes) if part.picked is not None]
         steps = conversion(stage.axes, [batch, length, [*picks, *heads, *width]]) if len(picks) <= 1 else None
-        if steps is None:
-            continue
-        candidate = _OperandSource(stage, steps, tuple(trail.nodes[:index]), picks[0] if picks else None)
-        if picks:
-            packed = _cheaper(packed, candidate)
-        else:
-            whole = _cheaper(whole, candidate)
-    return [best for best in (whole, packed) if best is not None]
-
-
-def _cheaper(best: _OperandSource | None, candidate: _OperandSource) -> _OperandSource:
-    if best is None or len(candidate.steps) - len(candidate.nodes) < len(best.steps) - len(best.nodes):
-        return candidate
-    return best
+        if steps is not None:
+            sources.append(_OperandSource(stage, steps, tuple(trail.nodes[:index]), *picks))
+    by_kind = ([each for each in sources if (each.picked is None) == is_whole] for is_whole in (True, False))
+    return [min(kind, key=lambda source: len(source.steps) - len(source.nodes)) for kind in by_kind if kind]
 
 
 def _end(node: ir.Node, queries: Trail, values: Trail, graph: Facts) -> _End | None:
@@ -203,35 +196,3 @@ def _end(node: ir.Node, queries: Trail, values: Trail, graph: Facts) -> _End | N
         chain.append(user)
         value = user.outputs[0]
     return best
-
-
-class _Writer:
-    """Builds the operands; nodes that several of them share are built once."""
-
-    def __init__(self, op: Builder, dtype: ir.DataType | None) -> None:
-        self._op = op
-        self._dtype = dtype
-        self._written: dict[tuple[ir.Value, Conversion], ir.Value] = {}
-        self._split: dict[tuple[ir.Value, Conversion], tuple[ir.Value, ...]] = {}
-
-    def all(self, operands: Sequence[_OperandSource]) -> list[ir.Value]:
-        """Build all operands."""
-        return [self._one(operand) for operand in operands]
-
-    def _one(self, operand: _OperandSource) -> ir.Value:
-        key = operand.stage.value, operand.steps
-        if key not in self._written:
-            self._written[key] = operand.steps.write(operand.stage.value, self._op, self._dtype)
-        if operand.picked is None:
-            return self._written[key]
-        if key not in self._split:
-            self._split[key] = self._split_packed(self._written[key], operand)
-        assert operand.picked.picked is not None
-        return self._split[key][operand.picked.picked]
-
-    def _split_packed(self, packed: ir.Value, operand: _OperandSource) -> tuple[ir.Value, ...]:
-        """Split operands that are packed side by side."""
-        assert operand.picked is not None
-        count = operand.picked.size
-        assert isinstance(count, int)
-        return self._op.node("Split", (packed,), {"axis": -1, "num_outputs": count}, outputs=count)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.passes._matching import is_used, operand_producer
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
+from sardonyx.passes._matching import consumer_of, is_used, operand_producer, require, required
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Replacement
 
 _READERS = ("RotaryEmbedding", "Attention")
 
@@ -49,25 +49,22 @@ class SinkHeadTranspose(NodePass):
         opset=23,
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        swap = operand_producer(node, 0, ("Transpose",))
-        reader = graph.sole_consumer(node.outputs[0])
-        if swap is None or reader is None or reader.op_type not in _READERS or reader.domain:
-            return None
-        if graph.sole_consumer(swap.outputs[0]) is not node:
-            return Refused("the transpose is read elsewhere", (swap, node))
+    def match(self, node: ir.Node, graph: Facts) -> Match:
+        swap = required(operand_producer(node, 0, ("Transpose",)))
+        required(consumer_of(node.outputs[0], graph, _READERS))
+        nodes, unused = (swap, node), node.outputs[1:]
+        require(graph.sole_consumer(swap.outputs[0]) is node, "the transpose is read elsewhere", *nodes)
         perm = swap.attributes.get_ints("perm") or ()
-        if not perm or perm[-1] != len(perm) - 1:
-            return Refused("the transpose moves the axis that is normalised", (swap, node))
+        keeps_last = bool(perm) and perm[-1] == len(perm) - 1
+        require(keeps_last, "the transpose moves the axis that is normalised", *nodes)
+        is_last = node.attributes.get_int("axis", -1) in (-1, len(perm) - 1)
         vectors = all(graph.rank(value) == 1 for value in node.inputs[1:] if value is not None)
-        if node.attributes.get_int("axis", -1) not in (-1, len(perm) - 1) or not vectors:
-            return Refused("it does not normalise each head separately", (swap, node))
-        if any(map(is_used, node.outputs[1:])):
-            return Refused("its mean or deviation output is read", (swap, node))
+        require(is_last and vectors, "it does not normalise each head separately", *nodes)
+        require(not any(map(is_used, unused)), "its mean or deviation output is read", *nodes)
 
         def build(op: Builder) -> Replacement:
             """Normalise, then transpose."""
             normalised = op.node(node.op_type, (swap.inputs[0], *node.inputs[1:]), dict(node.attributes))
-            return [op.like(swap, normalised), *(None for _ in node.outputs[1:])]
+            return [op.like(swap, normalised), *(None for _ in unused)]
 
-        return Match((swap, node), build=build)
+        return Match(nodes, build=build)

@@ -11,8 +11,8 @@ import math
 
 import onnx_ir as ir
 
-from sardonyx.passes._matching import operand_producer, with_operand
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
+from sardonyx.passes._matching import operand_producer, require, required, with_operand
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, NoMatch, Replacement
 
 
 class SinkRotaryScale(NodePass):
@@ -41,26 +41,21 @@ class SinkRotaryScale(NodePass):
         opset=23,
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        scaling = operand_producer(node, 0, ("Mul", "Div"))
-        if scaling is None or graph.dtype(node.outputs[0]) != ir.DataType.FLOAT:
-            return None
-        sides = (0, 1) if scaling.op_type == "Mul" else (1,)
-        side = next((side for side in sides if _is_scale(scaling, side, graph)), None)
-        if side is None:
-            return None
-        if graph.sole_consumer(scaling.outputs[0]) is not node:
-            return Refused("the scaled value is read elsewhere", (scaling, node))
+    def match(self, node: ir.Node, graph: Facts) -> Match:
+        scaling = required(operand_producer(node, 0, ("Mul", "Div")))
+        require(graph.dtype(node.outputs[0]) == ir.DataType.FLOAT)
+        for side in (0, 1) if scaling.op_type == "Mul" else (1,):
+            number, states = graph.scalar(scaling.inputs[side]), scaling.inputs[1 - side]
+            if number is not None and math.isfinite(number) and graph.same_shape(states, scaling.outputs[0]):
+                break
+        else:
+            raise NoMatch
+        is_sole = graph.sole_consumer(scaling.outputs[0]) is node
+        require(is_sole, "the scaled value is read elsewhere", scaling, node)
 
         def build(op: Builder) -> Replacement:
             """Rotate, then scale."""
-            rotated = op.like(node, with_operand(node, 0, scaling.inputs[1 - side]))
+            rotated = op.like(node, with_operand(node, 0, states))
             return op.like(scaling, with_operand(scaling, 1 - side, rotated))
 
         return Match((scaling, node), build=build)
-
-
-def _is_scale(node: ir.Node, side: int, graph: Facts) -> bool:
-    """Return whether the operand on a side is a finite number that does not change the shape of the other one."""
-    number = graph.scalar(node.inputs[side])
-    return number is not None and math.isfinite(number) and graph.same_shape(node.inputs[1 - side], node.outputs[0])

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.ir.scopes import operand
-from sardonyx.passes._matching import operand_producer, with_operand
-from sardonyx.passes.base import Accuracy, Example, Facts, Match, OperandPass, Refused
+from sardonyx.passes._matching import operand_producer, require, required, with_operand
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, OperandPass
 
 _COSTLY = ("Cos", "Sin")
 
@@ -41,21 +40,13 @@ class SplitConcatTrig(OperandPass):
         refusal="the doubled value is read elsewhere",
     )
 
-    def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match | Refused | None:
-        doubling = operand_producer(node, index, ("Concat",))
-        if doubling is None or len(doubling.inputs) != 2 or doubling.inputs[0] is not doubling.inputs[1]:
-            return None
-        if not _elementwise(node, index, graph):
-            return None
-        if node.op_type not in _COSTLY and graph.sole_consumer(doubling.outputs[0]) is not node:
-            return Refused("the doubled value is read elsewhere", (doubling, node))
+    def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match:
+        doubling = required(operand_producer(node, index, ("Concat",)))
+        require(len(doubling.inputs) == 2 and doubling.inputs[0] is doubling.inputs[1])
+        if node.op_type in ("Mul", "Div"):  # by a number
+            require(graph.scalar(node.inputs[1 - index]) is not None)
+            require(graph.same_shape(node.inputs[index], node.outputs[0]))
+        is_sole = node.op_type in _COSTLY or graph.sole_consumer(doubling.outputs[0]) is node
+        require(is_sole, "the doubled value is read elsewhere", doubling, node)
         inputs = with_operand(node, index, doubling.inputs[0])
         return Match((doubling, node), build=lambda op: op.like(doubling, (op.like(node, inputs),) * 2))
-
-
-def _elementwise(node: ir.Node, index: int, graph: Facts) -> bool:
-    """Return whether the node treats every element of this input alike."""
-    if node.op_type not in ("Mul", "Div"):
-        return index == 0
-    other = operand(node, 1 - index)
-    return graph.scalar(other) is not None and graph.same_shape(node.inputs[index], node.outputs[0])

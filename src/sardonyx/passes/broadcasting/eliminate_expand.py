@@ -11,9 +11,8 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.ir.ops import BROADCASTS
-from sardonyx.ir.scopes import operand
-from sardonyx.passes._matching import fits_without, ints, normal_axes, operand_producer, with_operand
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, OperandPass, Refused, Replacement
+from sardonyx.passes._matching import axes_of, fits_without, operand_producer, require, required, with_operand
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, OperandPass, Replacement
 
 
 class EliminateExpand(OperandPass):
@@ -44,29 +43,20 @@ class EliminateExpand(OperandPass):
         refusal="the result would have another shape",
     )
 
-    def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match | Refused | None:
-        spread = operand_producer(node, index, ("Expand", "ConstantOfShape", "Unsqueeze"))
-        if spread is None or not _is_broadcast(spread, graph):
-            return None
-        filled = spread.op_type == "ConstantOfShape"
-        shape = () if filled else graph.shape(operand(spread, 0))
-        if shape is None or not fits_without(node, index, shape, graph):
-            reason = "the result would have another shape"
-            return None if spread.op_type == "Unsqueeze" else Refused(reason, (spread, node))
+    def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match:
+        spread = required(operand_producer(node, index, ("Expand", "ConstantOfShape", "Unsqueeze")))
+        is_filled, refusal = spread.op_type == "ConstantOfShape", "the result would have another shape"
+        if spread.op_type == "Unsqueeze":
+            axes, refusal = required(axes_of(spread, graph) or None), ""
+            require(axes == tuple(range(len(axes))))  # broadcasting inserts leading axes only
+        shape = () if is_filled else graph.shape(spread.inputs[0])
+        require(fits_without(node, index, shape, graph), refusal, spread, node)
 
         def build(op: Builder) -> Replacement:
-            source = op.constant(_fill(spread), "fill") if filled else spread.inputs[0]
+            source = op.constant(_fill(spread), "fill") if is_filled else spread.inputs[0]
             return op.like(node, with_operand(node, index, source))
 
         return Match((spread, node), build=build)
-
-
-def _is_broadcast(node: ir.Node, graph: Facts) -> bool:
-    """Return whether broadcasting does the same as the node: an Unsqueeze may only insert leading axes."""
-    if node.op_type != "Unsqueeze":
-        return True
-    axes = normal_axes(ints(node, "axes", 1, graph) or (), graph.rank(node.outputs[0]))
-    return bool(axes) and axes == tuple(range(len(axes)))
 
 
 def _fill(node: ir.Node) -> np.ndarray:

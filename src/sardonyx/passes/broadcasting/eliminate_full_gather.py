@@ -17,7 +17,7 @@ from sardonyx.ir.facts import Shape
 from sardonyx.ir.ops import VIEWS
 from sardonyx.ir.scopes import operand, operator
 from sardonyx.ir.shapes.expr import product
-from sardonyx.passes._matching import inserted_axes, operand_producer, reshape_target
+from sardonyx.passes._matching import inserted_axes, operand_producer, required, reshape_target
 from sardonyx.passes._parts import is_last
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 from sardonyx.passes.broadcasting._ramps import Ramp, flat_ramp, ramp_of
@@ -57,26 +57,23 @@ class EliminateFullGather(NodePass):
         refusal="may not gather all rows",
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        data = operand(node, 0)
-        shape = graph.shape(data)
-        if not shape or data is None:
-            return None
-        ramp, axes = _row_numbers(node, shape, graph)
-        count = None if ramp is None else ramp.counts
-        if ramp is None or count is None or not ramp.shape or count != product(shape[:axes]):
-            columns = _columns(node, data, shape, graph)
-            if columns is not None:
-                return columns
-            return Refused("it may not gather all rows", (node,)) if count is not None else None
+    def match(self, node: ir.Node, graph: Facts) -> Match:
+        data = required(operand(node, 0))
+        shape = required(graph.shape(data) or None)
+        places = required(_places(node, shape, graph))
+        rest = shape[len(places) :]
+        rows = flat_ramp(places, shape[: len(places)])
+        count = None if rows is None else rows.counts
+        if rows is None or count is None or not rows.shape or count != product(shape[: len(places)]):
+            columns = None if node.op_type == "Gather" else _columns(node, data, shape, places, graph)
+            return required(columns, "it may not gather all rows" if count is not None else "", node)
         view = operand_producer(node, 0, VIEWS)
-        result = (*ramp.shape, *shape[axes:])
-        for source, nodes in ((None if view is None else operand(view, 0), (view, node)), (data, (node,))):
-            conversion = _view(graph.shape(source), result)
+        sources = [(data, (node,))] if view is None else [(operand(view, 0), (view, node)), (data, (node,))]
+        for source, nodes in sources:
+            conversion = _view(graph.shape(source), (*rows.shape, *rest))
             if source is not None and conversion is not None:
-                matched = tuple(member for member in nodes if member is not None)
-                return Match(matched, build=partial(_viewed, source, *conversion))
-        return Refused("the result needs a Reshape whose target is not constant", (node,))
+                return Match(nodes, build=partial(_viewed, source, *conversion))
+        raise Refused("the result needs a Reshape whose target is not constant", (node,))
 
 
 def _viewed(source: ir.Value, operator: str, numbers: tuple[int, ...], op: Builder) -> Replacement:
@@ -86,56 +83,39 @@ def _viewed(source: ir.Value, operator: str, numbers: tuple[int, ...], op: Build
     return op.node(operator, (source, op.constant(np.array(numbers, np.int64), "axes")))
 
 
-def _row_numbers(node: ir.Node, shape: Shape, graph: Facts) -> tuple[Ramp | None, int]:
-    """Return the flat row numbers that are gathered, as a ramp, and how many axes they index."""
+def _places(node: ir.Node, shape: Shape, graph: Facts) -> list[Ramp] | None:
+    """Return the indices along each of the first axes, or None if they are not ramps."""
     indices = operand(node, 1)
     if node.op_type == "Gather":
-        return (ramp_of(indices, graph) if node.attributes.get_int("axis", 0) in (0, -len(shape)) else None), 1
-    concat = operand_producer(node, 1, ("Concat",))
+        ramp = ramp_of(indices, graph) if node.attributes.get_int("axis", 0) in (0, -len(shape)) else None
+        return None if ramp is None else [ramp]
+    concat = operand_producer(node, 1, ("Concat",))  # joins them to tuples
     if concat is None or node.attributes.get_int("batch_dims", 0):
-        return None, 0
+        return None
     if not is_last(concat.attributes.get_int("axis", 0), indices, graph):
-        return None, 0
-    per_axis = _per_axis(concat, graph)
-    return (None, 0) if per_axis is None else (flat_ramp(per_axis, shape[: len(per_axis)]), len(per_axis))
+        return None
+    ramps = [ramp_of(part, graph) for part in concat.inputs]
+    places = [Ramp(ramp.shape[:-1], ramp.steps[:-1], ramp.start) for ramp in ramps if ramp and ramp.shape[-1:] == (1,)]
+    return places if len(places) == len(ramps) else None
 
 
-def _per_axis(concat: ir.Node, graph: Facts) -> list[Ramp] | None:
-    """Return the index of every axis, which Concat joins to tuples of indices, or None if one is not a ramp."""
-    places = [ramp_of(part, graph) for part in concat.inputs]
-    per_axis = [
-        Ramp(ramp.shape[:-1], ramp.steps[:-1], ramp.start) for ramp in places if ramp and ramp.shape[-1:] == (1,)
-    ]
-    return per_axis if len(per_axis) == len(places) else None
-
-
-def _columns(node: ir.Node, data: ir.Value, shape: Shape, graph: Facts) -> Match | None:
+def _columns(node: ir.Node, data: ir.Value, shape: Shape, places: list[Ramp], graph: Facts) -> Match | None:
     """Match all rows with the same range of columns, each index along an axis of its own, rows first."""
-    concat = operand_producer(node, 1, ("Concat",)) if node.op_type == "GatherND" else None
-    if concat is None or node.attributes.get_int("batch_dims", 0) or len(concat.inputs) != 2 or len(shape) < 2:
+    columns = required(operand_producer(node, 1, ("Concat",))).inputs[-1]
+    while columns is not None and graph.rank(columns) != 1:  # the vector that the last indices are a view of or repeat
+        spread = columns.producer()
+        columns = operand(spread, 0) if spread is not None and operator(spread) in VIEWS | {"Expand"} else None
+    numbers = ramp_of(columns, graph)
+    if len(places) != 2 or len(shape) < 2 or numbers is None or places[0].shape != places[1].shape:
         return None
-    places = _per_axis(concat, graph)
-    columns = _range_behind(operand(concat, 1), graph)
-    if places is None or columns is None or not is_last(concat.attributes.get_int("axis", 0), operand(node, 1), graph):
-        return None
-    rows, numbers = places[0], ramp_of(columns, graph)
-    axes = [axis for axis, dim in enumerate(rows.shape) if dim != 1]
-    if numbers is None or rows.shape != places[1].shape or len(axes) != 2:
-        return None
+    rows = places[0].shape
+    axes = [axis for axis, dim in enumerate(rows) if dim != 1]
     table = (shape[0], *numbers.shape)
     found = [(place.start, *(place.steps[axis] for axis in axes)) for place in places]
-    if tuple(rows.shape[axis] for axis in axes) != table or found != [(0, 1, 0), (numbers.start, 0, *numbers.steps)]:
+    if tuple(rows[axis] for axis in axes) != table or found != [(0, 1, 0), (numbers.start, 0, *numbers.steps)]:
         return None
-    view = _view((*table, *shape[2:]), (*rows.shape, *shape[2:]))
+    view = _view((*table, *shape[2:]), (*rows, *shape[2:]))
     return view and Match((node,), build=lambda op: _viewed(op.Gather(data, columns, axis=1), *view, op))
-
-
-def _range_behind(value: ir.Value | None, graph: Facts) -> ir.Value | None:
-    """Return the vector that a value is a view of, or repeats, or None if there is none."""
-    while value is not None and graph.rank(value) != 1:
-        node = value.producer()
-        value = operand(node, 0) if node is not None and operator(node) in VIEWS | {"Expand"} else None
-    return value
 
 
 def _view(source: Shape | None, result: Shape) -> tuple[str, tuple[int, ...]] | None:

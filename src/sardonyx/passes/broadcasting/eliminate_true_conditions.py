@@ -15,8 +15,8 @@ from sardonyx.ir.facts import Shape
 from sardonyx.ir.ops import ORDERS
 from sardonyx.ir.scopes import operand
 from sardonyx.ir.shapes.expr import at_least, subtract
-from sardonyx.passes._matching import holder_of, size_of
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, OperandPass, Refused, Replacement
+from sardonyx.passes._matching import holder_of, require, required, size_of
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, OperandPass, Replacement
 from sardonyx.passes.broadcasting._ramps import ramp_of
 
 _LARGE = 1 << 24  # bytes of a constant condition that is read
@@ -51,17 +51,13 @@ class EliminateTrueConditions(OperandPass):
         """,
     )
 
-    def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match | Refused | None:
-        if always(operand(node, index), graph) is not (node.op_type == "And"):
-            return None
-        other, result = node.inputs[1 - index], graph.shape(node.outputs[0])
-        shape = graph.shape(other)
-        if other is None or shape is None or result is None:
-            return None
-        goal = _goal(shape, result)
+    def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match:
+        require(always(operand(node, index), graph) is (node.op_type == "And"))
+        other = required(node.inputs[1 - index])
+        goal = _goal(required(graph.shape(other)), required(graph.shape(node.outputs[0])))
         holders = (*graph.scope(node).graph.inputs, other)
-        if any(not isinstance(dim, int) and holder_of(dim, holders, graph) is None for dim in goal):
-            return Refused("the shape of the result is not available without the condition", (node,))
+        available = all(isinstance(dim, int) or holder_of(dim, holders, graph) is not None for dim in goal)
+        require(available, "the shape of the result is not available without the condition", node)
 
         def build(op: Builder) -> Replacement:
             """Return the other operand, expanded if the condition expanded it."""
@@ -83,12 +79,10 @@ def always(value: ir.Value | None, graph: Facts) -> bool | None:
     node = None if value is None else value.producer()
     if node is None or node.domain or node.op_type not in ORDERS:
         return None
-    larger, smaller = (ramp_of(operand(node, index), graph) for index in (0, 1))
-    if larger is None or smaller is None:
-        return None
+    larger, smaller = (ramp_of(value, graph) for value in node.inputs)
     if node.op_type.startswith("Less"):
         larger, smaller = smaller, larger
-    least, most = larger.least, smaller.most
+    least, most = larger and larger.least, smaller and smaller.most
     if least is None or most is None:
         return None
     margin = 0 if node.op_type.endswith("Equal") else 1

@@ -14,8 +14,8 @@ import onnx_ir as ir
 
 from sardonyx.ir.ops import BROADCASTS, MOVES_DATA
 from sardonyx.ir.scopes import operand
-from sardonyx.passes._matching import fits_without, operand_producer, with_operand
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, OperandPass, Refused, Replacement
+from sardonyx.passes._matching import fits_without, operand_producer, require, required, with_operand
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, OperandPass, Replacement
 
 _MAX_DEPTH = 16
 
@@ -54,19 +54,17 @@ class FoldRepeatedGather(OperandPass):
         refusal="another shape",
     )
 
-    def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match | Refused | None:
-        gather = operand_producer(node, index, ("Gather",))
-        rows = None if gather is None else graph.shape(operand(gather, 0))
-        if gather is None or not rows or gather.attributes.get_int("axis", 0) not in (0, -len(rows)):
-            return None
-        row = None if graph.rank(operand(gather, 1)) == 0 else _only_number(operand(gather, 1), graph)
-        if row is None or not isinstance(rows[0], int) or not 0 <= row < rows[0]:
-            return None
-        if not fits_without(node, index, rows[1:], graph):
-            return Refused("the result would have another shape", (gather, node))
+    def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match:
+        gather = required(operand_producer(node, index, ("Gather",)))
+        table, indices = gather.inputs
+        count, *row_shape = required(graph.shape(table) or None)
+        require(gather.attributes.get_int("axis", 0) in (0, -1 - len(row_shape)) and graph.rank(indices) != 0)
+        row = required(_only_number(indices, graph))
+        require(isinstance(count, int) and 0 <= row < count)
+        require(fits_without(node, index, tuple(row_shape), graph), "the result would have another shape", gather, node)
 
         def build(op: Builder) -> Replacement:
-            once = op.like(gather, (gather.inputs[0], op.constant(np.array(row, np.int64), "row")))
+            once = op.like(gather, (table, op.constant(np.array(row, np.int64), "row")))
             return op.like(node, with_operand(node, index, once))
 
         return Match((gather, node), build=build)

@@ -12,12 +12,12 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.ir.expressions import Expression, known
-from sardonyx.ir.scopes import operand
 from sardonyx.ir.tensors import ExpressionTensor
-from sardonyx.passes._matching import operand_producer
-from sardonyx.passes.base import Accuracy, Example, Facts, Match, OperandPass, Refused
+from sardonyx.passes._matching import number_of, operand_producer, require, required
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, OperandPass
 
 _OPERATIONS = ("Add", "Sub", "Mul", "Div", "Max", "Min")  # every engine rounds them alike
+_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
 
 
 class FoldWhereBranches(OperandPass):
@@ -47,51 +47,43 @@ class FoldWhereBranches(OperandPass):
         refusal="read elsewhere",
     )
 
-    def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match | Refused | None:
-        choice = operand_producer(node, index, ("Where",))
-        if choice is None or len(node.inputs) != 2 or not _is_number(number := node.inputs[1 - index], graph):
-            return None
-        if not graph.same_shape(choice.inputs[0], node.outputs[0]):  # the number may determine the shape
-            return None
-        if not all(_is_number(operand(choice, branch), graph) for branch in (1, 2)):
-            return None
-        if graph.sole_consumer(choice.outputs[0]) is not node:
-            return Refused("the Where is read elsewhere", (choice, node))
-        first, second = (_fold(node, index, operand(choice, branch), number, graph) for branch in (1, 2))
-        if first is None or second is None:
-            return Refused("the sign of a zero may change", (choice, node))
+    def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match:
+        choice = required(operand_producer(node, index, ("Where",)))
+        require(len(node.inputs) == 2)
+        number, (condition, *branches) = _number(node.inputs[1 - index], graph), choice.inputs
+        require(graph.same_shape(condition, node.outputs[0]))  # the number may determine the shape
+        numbers = [_number(branch, graph) for branch in branches]
+        is_sole = graph.sole_consumer(choice.outputs[0]) is node
+        require(is_sole, "the Where is read elsewhere", choice, node)
+        first, second = (
+            required(_fold(node, index, branch, number), "the sign of a zero may change", choice, node)
+            for branch in numbers
+        )
         return Match(
             (choice, node),
-            build=lambda op: op.Where(choice.inputs[0], op.constant(first, "branch"), op.constant(second, "branch")),
+            build=lambda op: op.Where(condition, op.constant(first, "branch"), op.constant(second, "branch")),
         )
 
 
-def _is_number(value: ir.Value | None, graph: Facts) -> bool:
-    """Return whether a value is a single float of rank 0 or 1, which does not affect the shape of a result."""
-    return (
-        graph.scalar(value) is not None
-        and (graph.rank(value) or 0) <= 1
-        and graph.dtype(value) in (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
-    )
+def _number(value: ir.Value | None, graph: Facts) -> ir.TensorProtocol:
+    """Return a single float of rank 0 or 1, which does not affect the shape of a result; anything else is no match."""
+    tensor = required(graph.tensor(value))
+    require(tensor.dtype in _FLOATS and number_of(value, graph, rank=1) is not None)
+    return tensor
 
 
-def _fold(
-    node: ir.Node, index: int, branch: ir.Value | None, number: ir.Value | None, graph: Facts
-) -> ir.TensorProtocol | None:
+def _fold(node: ir.Node, index: int, branch: ir.TensorProtocol, number: ir.TensorProtocol) -> ir.TensorProtocol | None:
     """Apply the operator to the two numbers, or return None if the runtime may return a zero of the other sign.
 
     One operation in double precision, rounded again, is that operation in a type of at most half the precision.
     """
-    tensors = (graph.tensor(branch), graph.tensor(number))
-    operands = [known(tensor).reshaped(()) for tensor in tensors if tensor is not None]
-    assert tensors[0] is not None
-    dtype, (branch_number, other_number) = tensors[0].dtype, (operand.numpy() for operand in operands)
-    definition = Expression(node.op_type, tuple(operands if index == 0 else operands[::-1])).cast(dtype)
+    own, other = (known(tensor).reshaped(()) for tensor in (branch, number))
+    definition = Expression(node.op_type, (own, other) if index == 0 else (other, own)).cast(branch.dtype)
     result = definition.numpy()
-    opposite = node.op_type in ("Max", "Min") and branch_number == 0 and _is_negative_zero(other_number)
-    if opposite or _is_negative_zero(branch_number) or _is_negative_zero(result):
+    opposite = node.op_type in ("Max", "Min") and own.numpy() == 0 and _is_negative_zero(other.numpy())
+    if opposite or _is_negative_zero(own.numpy()) or _is_negative_zero(result):
         return None
-    return ExpressionTensor(definition, dtype, (), result)
+    return ExpressionTensor(definition, branch.dtype, (), result)
 
 
 def _is_negative_zero(number: np.ndarray) -> bool:

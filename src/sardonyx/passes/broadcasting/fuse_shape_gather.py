@@ -9,9 +9,9 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.ir.scopes import operand
-from sardonyx.passes._matching import operand_producer
+from sardonyx.passes._matching import operand_producer, require, required
 from sardonyx.passes._parts import ranges
-from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass
 
 
 class FuseShapeGather(NodePass):
@@ -40,22 +40,19 @@ class FuseShapeGather(NodePass):
         refusal="not adjacent",
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        selection = node if node.op_type != "Unsqueeze" else operand_producer(node, 0, ("Gather",))
-        shape_node = None if selection is None else operand_producer(selection, 0, ("Shape",))
-        rank = None if shape_node is None else graph.rank(operand(shape_node, 0))
-        if selection is None or shape_node is None or not rank or shape_node.attributes:
-            return None
-        if node.op_type == "Slice":
-            taken = (ranges(node, graph) or {}).get(0)
-            places = None if taken is None or taken[2] != 1 else list(range(rank))[slice(*taken)]
-        else:
-            numbers = graph.ints(operand(selection, 1))
-            places = None if numbers is None else [number % rank for number in numbers]
-        if not places or graph.rank(node.outputs[0]) != 1:  # of a vector of indices, or of one with an Unsqueeze
-            return None
-        nodes = (shape_node, node) if selection is node else (shape_node, selection, node)
-        if places != list(range(places[0], places[0] + len(places))):
-            return Refused("the axes it selects are not adjacent", nodes)
+    def match(self, node: ir.Node, graph: Facts) -> Match:
+        selection = required(operand_producer(node, 0, ("Gather",))) if node.op_type == "Unsqueeze" else node
+        shape_node = required(operand_producer(selection, 0, ("Shape",)))
         source = shape_node.inputs[0]
+        rank = required(graph.rank(source) or None)
+        if node.op_type == "Slice":
+            start, end, step = required((ranges(node, graph) or {}).get(0))
+            places = list(range(rank))[start:end] if step == 1 else []
+        else:
+            places = [number % rank for number in required(graph.ints(operand(selection, 1)))]
+        # The result is a vector: of a vector of indices, or of one index with an Unsqueeze.
+        require(len(places) > 0 and not shape_node.attributes and graph.rank(node.outputs[0]) == 1)
+        nodes = tuple(dict.fromkeys((shape_node, selection, node)))
+        is_run = places == list(range(places[0], places[0] + len(places)))
+        require(is_run, "the axes it selects are not adjacent", *nodes)
         return Match(nodes, build=lambda op: op.Shape(source, start=places[0], end=places[-1] + 1))

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.passes._matching import operand_producer
-from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
+from sardonyx.passes._matching import producer_of, require, required
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass
 
 _INTEGERS = (ir.DataType.INT64, ir.DataType.INT32)
 
@@ -37,21 +37,15 @@ class MergeIntegerSums(NodePass):
         refusal="read elsewhere",
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        last = _shift(node, graph)
-        inner = None if last is None else last[0].producer()
-        if last is None or inner is None or operand_producer(node, node.inputs.index(last[0]), ("Add", "Sub")) is None:
-            return None
-        first = _shift(inner, graph)
-        if first is None:
-            return None
-        if graph.sole_consumer(inner.outputs[0]) is not node:
-            return Refused("the first sum is read elsewhere", (inner, node))
-        total, dtype = first[1] + last[1], graph.dtype(node.outputs[0])
-        if dtype is None or not -(2**31) < total < 2**31:
-            return None
+    def match(self, node: ir.Node, graph: Facts) -> Match:
+        between, second = required(_shift(node, graph))
+        inner = required(producer_of(between, node, ("Add", "Sub")))
+        source, first = required(_shift(inner, graph))
+        require(graph.sole_consumer(between) is node, "the first sum is read elsewhere", inner, node)
+        total, dtype = first + second, required(graph.dtype(node.outputs[0]))
+        require(-(2**31) < total < 2**31)
         shift = np.array(total, dtype.numpy())
-        return Match((inner, node), build=lambda op: op.Add(first[0], op.constant(shift, "shift")))
+        return Match((inner, node), build=lambda op: op.Add(source, op.constant(shift, "shift")))
 
 
 def _shift(node: ir.Node, graph: Facts) -> tuple[ir.Value, int] | None:
@@ -59,7 +53,6 @@ def _shift(node: ir.Node, graph: Facts) -> tuple[ir.Value, int] | None:
     for side in (0, 1) if node.op_type == "Add" else (1,):
         number, value = graph.scalar(node.inputs[side]), node.inputs[1 - side]
         if isinstance(number, int) and value is not None and graph.dtype(value) in _INTEGERS:
-            if not graph.same_shape(value, node.outputs[0]):
-                return None
-            return value, number if node.op_type == "Add" else -number
+            is_kept = graph.same_shape(value, node.outputs[0])
+            return (value, number if node.op_type == "Add" else -number) if is_kept else None
     return None

@@ -12,8 +12,8 @@ import onnx_ir as ir
 
 from sardonyx.ir.ops import VIEWS
 from sardonyx.ir.scopes import operand
-from sardonyx.passes._matching import inserted_axes, operand_producer
-from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
+from sardonyx.passes._matching import inserted_axes, operand_producer, require, required
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass
 
 
 class MergeReshapesIntoUnsqueeze(NodePass):
@@ -47,23 +47,18 @@ class MergeReshapesIntoUnsqueeze(NodePass):
         refusal="an axis may not be at the same place",
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        nodes, best = [node], None
-        result = graph.shape(node.outputs[0])
+    def match(self, node: ir.Node, graph: Facts) -> Match:
+        nodes, best, result = [node], None, graph.shape(node.outputs[0])
         while True:
             source = operand(nodes[0], 0)
-            axes = inserted_axes(graph.shape(source), result)
-            if axes:
+            if axes := inserted_axes(graph.shape(source), result):
                 best = tuple(nodes), source, np.array(axes, np.int64)
             previous = operand_producer(nodes[0], 0, VIEWS)
             if previous is None:
                 break
             nodes.insert(0, previous)
-        computed = node.op_type == "Reshape" and graph.tensor(operand(node, 1)) is None
-        if best is None:
-            reason = "an axis may not be at the same place"
-            return Refused(reason, tuple(nodes)) if computed and len(nodes) > 1 else None
-        matched, start, inserted = best
-        if len(matched) == 1 and not computed:
-            return None
+        is_computed = node.op_type == "Reshape" and graph.tensor(operand(node, 1)) is None
+        refusal = "an axis may not be at the same place" if is_computed and len(nodes) > 1 else ""
+        matched, start, inserted = required(best, refusal, *nodes)
+        require(len(matched) > 1 or is_computed)
         return Match(matched, build=lambda op: op.Unsqueeze(start, op.constant(inserted, "axes")))

@@ -9,9 +9,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.ir.ops import BROADCASTS, UNARY
-from sardonyx.ir.scopes import operand
-from sardonyx.passes._matching import operand_producer, with_operand
-from sardonyx.passes.base import Accuracy, Example, Facts, Match, OperandPass, Refused
+from sardonyx.passes._matching import number_of, operand_producer, require, required, with_operand
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, OperandPass
 
 
 class SinkExpand(OperandPass):
@@ -43,20 +42,12 @@ class SinkExpand(OperandPass):
         refusal="read elsewhere",
     )
 
-    def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match | Refused | None:
-        expand = operand_producer(node, index, ("Expand",))
-        if expand is None or not _others_are_numbers(node, index, operand(expand, 0), graph):
-            return None
-        if graph.sole_consumer(expand.outputs[0]) is not node:
-            return Refused("the expanded value is read elsewhere", (expand, node))
+    def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match:
+        expand = required(operand_producer(node, index, ("Expand",)))
+        rank = required(graph.rank(expand.inputs[0]))
+        others = [value for place, value in enumerate(node.inputs) if place != index]
+        require(all(number_of(other, graph, rank=rank) is not None for other in others))
+        is_sole = graph.sole_consumer(expand.outputs[0]) is node
+        require(is_sole, "the expanded value is read elsewhere", expand, node)
         inputs = with_operand(node, index, expand.inputs[0])
         return Match((expand, node), build=lambda op: op.like(expand, (op.like(node, inputs), expand.inputs[1])))
-
-
-def _others_are_numbers(node: ir.Node, index: int, source: ir.Value | None, graph: Facts) -> bool:
-    """Return whether all other operands are single numbers of no higher rank than the value before the Expand."""
-    rank = graph.rank(source)
-    others = [value for position, value in enumerate(node.inputs) if position != index]
-    return rank is not None and all(
-        graph.scalar(other) is not None and (graph.rank(other) or 0) <= rank for other in others
-    )

@@ -15,9 +15,10 @@ from msgspec import Struct
 
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import SELECTS, VIEWS
+from sardonyx.ir.rules import NoMatch
 from sardonyx.ir.scopes import is_used_outside, operand
 from sardonyx.passes._layout import Axis, Part, flat, joined, regroup, size
-from sardonyx.passes._matching import producer_of
+from sardonyx.passes._matching import optional, permutation, producer_of, require, required, static
 from sardonyx.passes._parts import ranges
 
 Parts = tuple[Axis, Axis]  # in the order of the source and of the result
@@ -53,11 +54,10 @@ def _exchange(count: int, order: Sequence[ir.Node], sizes: RegionShapes) -> Part
     source = result = [Part(count)] if count > 1 else list[Part]()
     for node in order:
         if node.op_type == "Transpose":
-            shape = sizes.before(node)
-            axes = regroup(result, shape)
+            axes = regroup(result, sizes.shapes[node.inputs[0]])
             if axes is None:
                 return None
-            perm = node.attributes.get_ints("perm") or range(len(shape))[::-1]
+            perm = node.attributes.get_ints("perm") or range(len(axes))[::-1]
             source, result = joined(source, flat(axes[axis] for axis in perm))
     return source, result
 
@@ -123,88 +123,64 @@ class RegionShapes:
     """The shapes inside a region, for one slice of its free axis, and what each node does to them."""
 
     def __init__(self, graph: Facts, free: bool) -> None:
-        self.shapes: dict[ir.Value, tuple[int, ...]] = {}
+        self.shapes: dict[ir.Value | None, tuple[int, ...]] = {}
         self._graph = graph
         self._free = free
 
-    def unit(self, node: ir.Node) -> int | None:
+    def unit(self, node: ir.Node) -> int:
         """Return how many trailing elements a node moves as one, and record the shapes of its results."""
-        source = self.shapes.get(node.inputs[0]) if node.inputs[0] is not None else None
-        if source is None:
-            return None
-        size = math.prod(source)
-        axes = self._axes(node, source)
-        if axes is None or any(not 0 <= axis < len(source) for axis in axes) or (self._free and 0 in axes):
-            return None
+        source = required(self.shapes.get(node.inputs[0]))
+        size, axes = math.prod(source), self._axes(node, source)
+        require(all(0 <= axis < len(source) for axis in axes) and not (self._free and 0 in axes))
         for output in node.outputs:
-            shape = self._local(output, size if node.op_type in KEEPS_SIZE else None)
-            if shape is None:
-                return None
-            self.shapes[output] = shape
-        return self._together(node, source, axes) if axes else size
-
-    def _together(self, node: ir.Node, shape: tuple[int, ...], axes: tuple[int, ...]) -> int:
-        """Return how many elements stay adjacent: those after the moved axes, times whole parts along the axis."""
-        after = math.prod(shape[max(axes) + 1 :])
+            self.shapes[output] = self._local(output, size if node.op_type in KEEPS_SIZE else None)
+        if not axes:
+            return size
+        after = math.prod(source[max(axes) + 1 :])
         if node.op_type not in ("Concat", "Split"):
             return after
         parts = node.inputs if node.op_type == "Concat" else node.outputs
         return after * math.gcd(*(self.shapes[part][axes[0]] for part in parts if part in self.shapes))
 
-    def before(self, node: ir.Node) -> tuple[int, ...]:
-        """Return the shape of the value that a node moves."""
-        source = node.inputs[0]
-        assert source is not None
-        return self.shapes[source]
-
-    def _local(self, value: ir.Value, size: int | None) -> tuple[int, ...] | None:
+    def _local(self, value: ir.Value, size: int | None) -> tuple[int, ...]:
         """Return the shape of a value; the size of its free axis follows from the number of elements."""
-        shape = self._graph.shape(value)
-        if shape is None:
-            return None
+        shape = required(self._graph.shape(value))
+        dims = tuple(map(static, shape[1:] if self._free else shape))
+        require(0 not in dims)
         if not self._free:
-            static = tuple(dim for dim in shape if isinstance(dim, int) and dim > 0)
-            return static if len(static) == len(shape) else None
-        rest = tuple(dim for dim in shape[1:] if isinstance(dim, int) and dim > 0)
-        if len(rest) != len(shape) - 1 or isinstance(shape[0], int):
-            return None
+            return dims
+        require(len(shape) > 0 and not isinstance(shape[0], int))
         if size is None:  # a part of the input along another axis
-            producer = value.producer()
-            first = producer.inputs[0] if producer is not None else None
-            return (self.shapes[first][0], *rest) if first is not None else None
-        return (size // math.prod(rest), *rest) if size % math.prod(rest) == 0 else None
+            return (self.shapes[required(value.producer()).inputs[0]][0], *dims)
+        require(size % math.prod(dims) == 0)
+        return (size // math.prod(dims), *dims)
 
-    def _axes(self, node: ir.Node, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    def _axes(self, node: ir.Node, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the axes along which a node moves elements."""
-        rank = len(shape)
         match node.op_type:
             case "Transpose":
-                perm = tuple(node.attributes.get_ints("perm") or range(rank)[::-1])
-                if len(perm) != rank:
-                    return None
+                perm = required(permutation(node, self._graph))
+                require(len(perm) == len(shape))
                 return tuple(axis for axis, goal in enumerate(perm) if axis != goal)
             case "Slice":
-                taken = ranges(node, self._graph)
-                return None if taken is None else tuple(taken)
+                return tuple(required(ranges(node, self._graph)))
             case "Concat" | "Split" | "Gather":
-                return (node.attributes.get_int("axis", 0) % rank,)
+                return (node.attributes.get_int("axis", 0) % len(shape),)
             case "GatherND":
-                index = self._graph.tensor(operand(node, 1))
-                if index is None or not len(index.shape) or node.attributes.get_int("batch_dims", 0):
-                    return None
+                index = required(self._graph.tensor(operand(node, 1)))
+                require(len(index.shape) > 0 and not node.attributes.get_int("batch_dims", 0))
                 return tuple(range(index.shape.numpy()[-1]))
             case _:
                 return ()
 
-    def move(self, node: ir.Node, flat: Mapping[ir.Value, np.ndarray], unit: int) -> list[np.ndarray] | None:
+    def move(self, node: ir.Node, flat: Mapping[ir.Value | None, np.ndarray], unit: int) -> list[np.ndarray]:
         """Apply a node to numbered units."""
         source = node.inputs[0]
-        assert source is not None
-        shape = self.before(node)
+        shape = self.shapes[source]
         axes = self._axes(node, shape)
         if not axes:
             return [flat[source] for _ in node.outputs]
-        axis = axes[0]
+        axis, end = axes[0], max(axes) + 1
         if node.op_type == "Concat":
             parts = [flat[part].reshape(*self.shapes[part][:axis], -1) for part in node.inputs if part is not None]
             return [np.concatenate(parts, axis).reshape(-1)]
@@ -212,30 +188,26 @@ class RegionShapes:
             lengths = [math.prod(self.shapes[output][axis:]) // unit for output in node.outputs]
             pieces = np.split(flat[source].reshape(*shape[:axis], -1), np.cumsum(lengths)[:-1], axis)
             return [piece.reshape(-1) for piece in pieces]
-        end = max(axes) + 1
         grid = flat[source].reshape(*shape[:end], -1)
         if node.op_type == "Transpose":
-            perm = node.attributes.get_ints("perm") or range(len(shape))[::-1]
-            moved = grid.transpose(*perm[:end], end)
+            moved = grid.transpose(*required(permutation(node, self._graph))[:end], end)
         elif node.op_type == "Slice":
-            taken = ranges(node, self._graph) or {}
-            if any(step < 1 for _, _, step in taken.values()):
-                return None
+            taken = required(ranges(node, self._graph))
+            require(all(step > 0 for _, _, step in taken.values()))
             moved = grid[tuple(slice(*taken[axis]) if axis in taken else slice(None) for axis in range(grid.ndim))]
         else:
-            index = self._graph.array(operand(node, 1), 8 * MOST_ROWS)
-            if index is None or index.dtype.kind not in "iu" or not index.size:
-                return None
+            index = required(self._graph.array(operand(node, 1), 8 * MOST_ROWS))
+            require(index.dtype.kind in "iu" and index.size > 0)
             try:
-                moved = (
-                    np.take(grid, index, axis)
-                    if node.op_type == "Gather"
-                    else grid[tuple(np.moveaxis(index.astype(np.int64), -1, 0))]
-                )
+                if node.op_type == "Gather":
+                    moved = np.take(grid, index, axis)
+                else:
+                    moved = grid[tuple(np.moveaxis(index.astype(np.int64), -1, 0))]
             except IndexError:
-                return None
+                raise NoMatch from None
         (output,) = node.outputs
-        return [moved.reshape(-1)] if moved.size == math.prod(self.shapes[output]) // unit else None
+        require(moved.size == math.prod(self.shapes[output]) // unit)
+        return [moved.reshape(-1)]
 
 
 class Movement(Struct, frozen=True, eq=False):
@@ -250,47 +222,26 @@ class Movement(Struct, frozen=True, eq=False):
     parts: Parts | None  # if the movement only permutes parts
 
 
-def movement(region: Region, result: ir.Value, graph: Facts) -> Movement | None:
-    """Return what a region does as a whole, or None if a size or index is unknown or elements are lost."""
-    shape = graph.shape(region.source)
-    if not shape or any(not isinstance(dim, int) or dim < 1 for dim in shape[1:]):
-        return None
-    trailing = tuple(dim for dim in shape[1:] if isinstance(dim, int))
-    first = shape[0]
-    free = not isinstance(first, int)
-    start = (first, *trailing) if isinstance(first, int) else (1, *trailing)
-    if 0 in start:
-        return None
+@optional
+def movement(region: Region, result: ir.Value, graph: Facts) -> Movement:
+    """Return what a region does as a whole; nothing if a size or index is unknown or elements are lost."""
+    first, *rest = required(graph.shape(region.source) or None)
+    trailing, free = tuple(map(static, rest)), not isinstance(first, int)
+    start = (1 if free else static(first), *trailing)
+    require(all(dim > 0 for dim in start))
     sizes = RegionShapes(graph, free)
     sizes.shapes[region.source] = start
-    order = graph.in_order(region.nodes)
-    units = [sizes.unit(node) for node in order]
-    if None in units:
-        return None
-    unit = math.gcd(math.prod(start), *(unit for unit in units if unit is not None))
-    result_shape, count = sizes.shapes[result], math.prod(start)
-    if math.prod(result_shape) != count:
-        return None
+    order, count = graph.in_order(region.nodes), math.prod(start)
+    unit = math.gcd(count, *(sizes.unit(node) for node in order))
+    result_shape = sizes.shapes[result]
+    require(math.prod(result_shape) == count)
     whole = not free or result_shape[0] == 1
     place = (trailing if free else start, result_shape[1:] if free and whole else result_shape, free, whole)
     if all(node.op_type in KEEPS_SIZE for node in order):
-        parts = _exchange(count, order, sizes)
-        return None if parts is None else Movement(*place, *_numbered(count, *parts), parts)
-    origin = _origin(region.source, result, order, sizes, unit)
-    return None if origin is None else Movement(*place, unit, origin, parts_of(origin, unit))
-
-
-def _origin(
-    source: ir.Value, result: ir.Value, order: Sequence[ir.Node], sizes: RegionShapes, unit: int
-) -> np.ndarray | None:
-    """Return the origin of each unit of the result, computed by moving unit numbers."""
-    units = math.prod(sizes.shapes[source]) // unit
-    if units > MOST_ROWS:
-        return None
-    flat: dict[ir.Value, np.ndarray] = {source: np.arange(units)}
+        parts = required(_exchange(count, order, sizes))
+        return Movement(*place, *_numbered(count, *parts), parts)
+    require(count // unit <= MOST_ROWS)
+    flat: dict[ir.Value | None, np.ndarray] = {region.source: np.arange(count // unit)}
     for node in order:
-        moved = sizes.move(node, flat, unit)
-        if moved is None:
-            return None
-        flat.update(zip(node.outputs, moved, strict=True))
-    return flat[result]
+        flat.update(zip(node.outputs, sizes.move(node, flat, unit), strict=True))
+    return Movement(*place, unit, flat[result], parts_of(flat[result], unit))

@@ -22,12 +22,11 @@ from sardonyx.ir.facts import Shape
 from sardonyx.ir.ops import BINARY, SOFTMAXES, UNARY, VARIADIC, VIEWS
 from sardonyx.ir.scopes import has_references, operand
 from sardonyx.ir.tensors import reshaped, transposed
-from sardonyx.passes._matching import permutation, reshape_target
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
+from sardonyx.passes._matching import optional, permutation, require, required, reshape_target, with_operand
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, NoMatch, Replacement
 
 LONGEST = 12  # nodes between the two moves
-_Constants = list[ir.TensorProtocol | None]
-_Change = tuple[_Constants, list[Any]]  # the constants rearranged, and the targets of the moves that remain
+_Change = tuple[list[ir.TensorProtocol | None], list[Any]]  # constants rearranged, targets of the moves that remain
 
 
 class _Chain(Struct, frozen=True, eq=False):
@@ -80,28 +79,23 @@ class EliminateLayoutRoundtrips(NodePass):
         refusal="the last axis changes",
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
+    def match(self, node: ir.Node, graph: Facts) -> Match:
         chain = _chain(node, graph)
-        if chain is None:
-            return None
-        change = _exchanged(chain, graph) if node.op_type == "Transpose" else _viewed(chain, graph)
-        if isinstance(change, str):
-            return Refused(change, chain.nodes)
-        constants, after = change
+        constants, after = _exchanged(chain, graph) if node.op_type == "Transpose" else _viewed(chain, graph)
         gemms = (step.node for step in chain.steps if step.node.op_type == "Gemm")
         added = len(after) + sum(operand(gemm, 2) is not None for gemm in gemms)
         keeps_first = graph.sole_consumer(chain.first.outputs[0]) is None
-        if added + keeps_first >= 2:
-            return Refused("it would save no node", chain.nodes)
+        require(added + keeps_first < 2, "it would save no node", *chain.nodes)
         return Match(chain.nodes, build=partial(_rewritten, chain, constants, after))
 
 
-def _rewritten(chain: _Chain, constants: _Constants, after: Sequence[Any], op: Builder) -> Replacement:
+def _rewritten(
+    chain: _Chain, constants: Sequence[ir.TensorProtocol | None], after: Sequence[Any], op: Builder
+) -> Replacement:
     """Apply the steps to the unmoved value, then the combination of the moves."""
-    value = chain.first.inputs[0]
-    assert value is not None
+    value = required(chain.first.inputs[0])
     for step, constant in zip(reversed(chain.steps), reversed(constants), strict=True):
-        value = rebuilt(step, value, constant, op)
+        value = _rebuilt(step, value, constant, op)
     for target in after:
         if chain.last.op_type == "Transpose":
             value = op.Transpose(value, perm=target)
@@ -112,62 +106,49 @@ def _rewritten(chain: _Chain, constants: _Constants, after: Sequence[Any], op: B
     return value
 
 
-def _chain(node: ir.Node, graph: Facts) -> _Chain | None:
+def _chain(node: ir.Node, graph: Facts) -> _Chain:
     """Return the chain from a move back to the one before it."""
     kinds = {"Transpose"} if node.op_type == "Transpose" else VIEWS
     steps: list[RowStep] = []
     user, value = node, operand(node, 0)
-    while value is not None and len(steps) < LONGEST:
-        producer = value.producer()
-        if producer is None or producer.graph is not node.graph or producer.domain:
-            return None
+    while len(steps) < LONGEST:
+        value = required(value)
+        producer = required(value.producer())
+        require(producer.graph is node.graph and not producer.domain)
         if producer.op_type in kinds and steps:
-            return _Chain(producer, tuple(steps), node) if operand(producer, 0) is not None else None
-        if graph.sole_consumer(value) is not user:
-            return None
-        step = _step_above(producer, graph)
-        if step is None:
-            return None
-        steps.append(step)
-        user, value = producer, producer.inputs[step.place]
-    return None
-
-
-def _step_above(node: ir.Node, graph: Facts) -> RowStep | None:
-    """Return a step whose moved input is the one that is not a constant."""
-    for value in node.inputs[:2]:
-        if value is not None and graph.tensor(value) is None and value.producer() is not None:
-            step = row_step(node, value, graph)
-            if step is not None:
-                return step
-    return None
+            required(operand(producer, 0))
+            return _Chain(producer, tuple(steps), node)
+        require(graph.sole_consumer(value) is user)
+        step = None
+        for place, source in enumerate(producer.inputs[:2]):  # the moved one is not a constant
+            if step is None and source is not None and source.producer() is not None and graph.tensor(source) is None:
+                step = _row_step(producer, place, graph)
+        steps.append(required(step))
+        user, value = producer, producer.inputs[steps[-1].place]
+    raise NoMatch
 
 
 def _rearranged_constants(
     chain: _Chain, graph: Facts, arrange: Callable[[ir.TensorProtocol], ir.TensorProtocol | None]
-) -> _Constants | None:
-    """Return the constants of the steps rearranged for the unmoved value, or None if one cannot be."""
-    constants: _Constants = []
-    for step in chain.steps:
-        tensor = None if step.constant is None else graph.tensor(step.node.inputs[step.constant])
-        arranged = None if tensor is None else arrange(tensor)
-        if tensor is not None and arranged is None:
-            return None
-        constants.append(arranged)
-    return constants
+) -> list[ir.TensorProtocol | None]:
+    """Return the constants of the steps rearranged for the unmoved value."""
+    refusal = "a constant between them cannot be rearranged"
+    return [
+        None
+        if step.constant is None
+        else required(arrange(required(graph.tensor(step.node.inputs[step.constant]))), refusal, *chain.nodes)
+        for step in chain.steps
+    ]
 
 
-def _viewed(chain: _Chain, graph: Facts) -> _Change | str:
-    """Return the combination of two views, or why they stay."""
-    source, viewed = graph.shape(chain.first.inputs[0]), graph.shape(chain.first.outputs[0])
-    end, result = graph.shape(chain.last.inputs[0]), graph.shape(chain.last.outputs[0])
-    if not source or not viewed or not end or result is None:
-        return "a shape is unknown"
-    if chain.by_rows and (len(source) < 2 or source[-1] != viewed[-1]):
-        return "the last axis changes"
+def _viewed(chain: _Chain, graph: Facts) -> _Change:
+    """Return the combination of two views; refuse if they have to stay."""
+    values = (chain.first.inputs[0], chain.first.outputs[0], chain.last.inputs[0], chain.last.outputs[0])
+    source, viewed, end, result = (required(graph.shape(value), "a shape is unknown", *chain.nodes) for value in values)
+    require(() not in (source, viewed, end), "a shape is unknown", *chain.nodes)
+    keeps_last = not chain.by_rows or (len(source) > 1 and source[-1] == viewed[-1])
+    require(keeps_last, "the last axis changes", *chain.nodes)
     constants = _rearranged_constants(chain, graph, lambda tensor: viewed_back(tensor, viewed, source))
-    if constants is None:
-        return "a constant between them cannot be rearranged"
     shape_after = (*source[:-1], end[-1]) if chain.by_rows else source
     if shape_after == result:
         return constants, []
@@ -175,18 +156,18 @@ def _viewed(chain: _Chain, graph: Facts) -> _Change | str:
     target = graph.ints(target_value)
     if target is not None and 0 not in target:
         return constants, [target_value]
-    computed_target = reshape_target(shape_after, result)
-    return "the combined target is not constant" if computed_target is None else (constants, [computed_target])
+    refusal = "the combined target is not constant"
+    return constants, [required(reshape_target(shape_after, result), refusal, *chain.nodes)]
 
 
-def _exchanged(chain: _Chain, graph: Facts) -> _Change | str:
-    """Return the combination of two Transposes, or why they stay."""
-    first, last = permutation(chain.first, graph), permutation(chain.last, graph)
-    if first is None or last is None or len(first) != len(last):
-        return "a permutation is unknown"
-    if chain.by_rows and first[-1] != len(first) - 1:
-        return "the last axis changes"
-    constants = _rearranged_constants(chain, graph, lambda tensor: permuted_back(tensor, first)) or []
+def _exchanged(chain: _Chain, graph: Facts) -> _Change:
+    """Return the combination of two Transposes; refuse if they have to stay."""
+    moves = (chain.first, chain.last)
+    first, last = (required(permutation(each, graph), "a permutation is unknown", *chain.nodes) for each in moves)
+    require(len(first) == len(last), "a permutation is unknown", *chain.nodes)
+    keeps_last = not chain.by_rows or first[-1] == len(first) - 1
+    require(keeps_last, "the last axis changes", *chain.nodes)
+    constants = _rearranged_constants(chain, graph, lambda tensor: permuted_back(tensor, first))
     perm = tuple(first[axis] for axis in last)
     return constants, [] if perm == tuple(range(len(perm))) else [perm]
 
@@ -210,57 +191,45 @@ class RowStep(Struct, frozen=True, eq=False):
     constant: int | None = None  # a constant input that has to be rearranged
 
 
-def row_step(node: ir.Node, value: ir.Value, graph: Facts) -> RowStep | None:
-    """Return how a node works on a value if it does so row by row or element by element, otherwise None."""
-    if node.domain or has_references(node):
-        return None
-    place = next(index for index, candidate in enumerate(node.inputs) if candidate is value)
-    if node.op_type in UNARY:
-        return RowStep(node, place, by_rows=False) if place == 0 else None
+@optional
+def _row_step(node: ir.Node, place: int, graph: Facts) -> RowStep:
+    """Return how a node works on one of its operands if it does so row by row or element by element."""
+    attributes, rank = node.attributes, graph.rank(node.inputs[place])
+    require(not has_references(node))
     if node.op_type in PAIRWISE:
         return _pairwise(node, place, graph)
-    if place != 0:
-        return None
+    require(place == 0)
+    if node.op_type in UNARY:
+        return RowStep(node, 0, by_rows=False)
     if node.op_type == "MatMul":
-        rows = graph.rank(node.inputs[1]) == 2 and (graph.rank(value) or 0) >= 2
-        return RowStep(node, 0, by_rows=True) if rows else None
-    if node.op_type == "Gemm":
-        return RowStep(node, 0, by_rows=True) if _is_plain_gemm(node, graph) else None
-    rank = graph.rank(value)
-    if node.op_type in ALONG_ROWS and rank is not None and len(node.outputs) == 1:
+        require(graph.rank(node.inputs[1]) == 2 and (rank or 0) >= 2)
+    elif node.op_type == "Gemm":  # x @ W + b with x not transposed, no scaling, and b a row
+        bias = operand(node, 2)
+        shape = graph.shape(bias) if bias is not None else ()
+        require(all(attributes.get_float(name, 1.0) == 1.0 for name in ("alpha", "beta")))
+        require(not attributes.get_int("transA", 0) and all(dim == 1 for dim in required(shape)[:-1]))
+    else:
+        require(node.op_type in ALONG_ROWS and len(node.outputs) == 1 and graph.opset(node) >= NEGATIVE_AXES_SINCE)
         default = 1 if node.op_type.endswith("max") and graph.opset(node) < 13 else -1
-        last = node.attributes.get_int("axis", default) in (-1, rank - 1) and graph.opset(node) >= NEGATIVE_AXES_SINCE
-        vectors = all(graph.rank(value) in (0, 1) for value in node.inputs[1:] if value is not None)
-        return RowStep(node, 0, by_rows=True) if last and vectors else None
-    return None
+        require(attributes.get_int("axis", default) in (-1, required(rank) - 1))
+        require(all(graph.rank(value) in (0, 1) for value in node.inputs[1:] if value is not None))
+    return RowStep(node, 0, by_rows=True)
 
 
-def _is_plain_gemm(node: ir.Node, graph: Facts) -> bool:
-    """Return whether a Gemm is x @ W + b with x not transposed, no scaling, and b a row."""
-    attributes = node.attributes
-    plain = all(attributes.get_float(name, 1.0) == 1.0 for name in ("alpha", "beta"))
-    bias = operand(node, 2)
-    shape = graph.shape(bias)
-    flat = bias is None or (shape is not None and all(dim == 1 for dim in shape[:-1]))
-    return plain and not attributes.get_int("transA", 0) and flat
-
-
-def _pairwise(node: ir.Node, place: int, graph: Facts) -> RowStep | None:
-    other = node.inputs[1 - place] if len(node.inputs) == 2 else None
-    shape = graph.shape(other)
-    rank = graph.rank(node.inputs[place])
-    if other is None or other is node.inputs[place] or shape is None or rank is None or len(shape) > rank:
-        return None
-    if not graph.same_shape(node.inputs[place], node.outputs[0]):
-        return None
+def _pairwise(node: ir.Node, place: int, graph: Facts) -> RowStep:
+    require(len(node.inputs) == 2)
+    value, other = node.inputs[place], required(node.inputs[1 - place])
+    shape, rank = required(graph.shape(other)), required(graph.rank(value))
+    require(other is not value and len(shape) <= rank and graph.same_shape(value, node.outputs[0]))
     if not shape:
         return RowStep(node, place, by_rows=False)
     if graph.array(other) is not None and graph.dtype(other) is not ir.DataType.STRING:
         return RowStep(node, place, by_rows=False, constant=1 - place)
-    return RowStep(node, place, by_rows=True) if len(shape) == 1 else None
+    require(len(shape) == 1)
+    return RowStep(node, place, by_rows=True)
 
 
-def rebuilt(step: RowStep, value: ir.Value, constant: ir.TensorProtocol | None, op: Builder) -> ir.Value:
+def _rebuilt(step: RowStep, value: ir.Value, constant: ir.TensorProtocol | None, op: Builder) -> ir.Value:
     """Apply the same step to another value; a Gemm becomes MatMul and Add, which accept any rank."""
     node = step.node
     if node.op_type == "Gemm":
@@ -269,12 +238,11 @@ def rebuilt(step: RowStep, value: ir.Value, constant: ir.TensorProtocol | None, 
             weight = op.Transpose(weight, perm=[1, 0])
         product, bias = op.MatMul(value, weight), operand(node, 2)
         return product if bias is None else op.Add(product, bias)
-    inputs = list(node.inputs)
-    inputs[step.place] = value
+    inputs = with_operand(node, step.place, value)
     if step.constant is not None and constant is not None:
-        inputs[step.constant] = op.constant(constant)
+        inputs = (*inputs[: step.constant], op.constant(constant), *inputs[step.constant + 1 :])
     changed = {"axis": -1} if node.op_type in ALONG_ROWS else {}
-    return op.like(node, tuple(inputs), **changed)
+    return op.like(node, inputs, **changed)
 
 
 def viewed_back(constant: ir.TensorProtocol, viewed: Shape, source: Shape) -> ir.TensorProtocol | None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.passes._matching import operand_producer
-from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
+from sardonyx.passes._matching import operand_producer, require, required
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass
 
 
 class EliminateSplitConcat(NodePass):
@@ -34,14 +34,12 @@ class EliminateSplitConcat(NodePass):
         refusal="all parts in order",
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        split = operand_producer(node, 0, ("Split",))
-        rank = None if split is None else graph.rank(split.inputs[0])
-        if split is None or rank is None or any(value not in split.outputs for value in node.inputs):
-            return None
-        nodes = (split, node)
-        if tuple(node.inputs) != tuple(split.outputs):
-            return Refused("it does not concatenate all parts in order", nodes)
-        if node.attributes.get_int("axis", 0) % rank != split.attributes.get_int("axis", 0) % rank:
-            return Refused("the Split is along another axis", nodes)
-        return Match(nodes, build=lambda _: split.inputs[:1])
+    def match(self, node: ir.Node, graph: Facts) -> Match:
+        split = required(operand_producer(node, 0, ("Split",)))
+        rank = required(graph.rank(split.inputs[0]))
+        require(all(value in split.outputs for value in node.inputs))
+        is_whole = tuple(node.inputs) == tuple(split.outputs)
+        require(is_whole, "it does not concatenate all parts in order", split, node)
+        is_same = node.attributes.get_int("axis", 0) % rank == split.attributes.get_int("axis", 0) % rank
+        require(is_same, "the Split is along another axis", split, node)
+        return Match((split, node), build=lambda _: split.inputs[:1])

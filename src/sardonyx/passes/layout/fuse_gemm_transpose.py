@@ -7,14 +7,10 @@ stored once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
-from typing import Any
-
 import onnx_ir as ir
 
-from sardonyx.passes._matching import operand_producer
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
+from sardonyx.passes._matching import operand_producer, require
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass
 
 _FLAGS = ("transA", "transB")
 
@@ -36,26 +32,12 @@ class FuseGemmTranspose(NodePass):
         """,
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        swaps = [_swap(node, index) for index in (0, 1)]
-        transposes = tuple(dict.fromkeys(swap for swap in swaps if swap is not None))
-        return Match((*transposes, node), build=partial(_flagged, node, swaps)) if transposes else None
-
-
-def _flagged(node: ir.Node, swaps: Sequence[ir.Node | None], op: Builder) -> Replacement:
-    """Build the Gemm on the untransposed operands."""
-    inputs = list(node.inputs)
-    flags: dict[str, Any] = {}
-    for index, (swap, flag) in enumerate(zip(swaps, _FLAGS, strict=True)):
-        if swap is not None:
-            inputs[index] = swap.inputs[0]
-            flags[flag] = 0 if node.attributes.get_int(flag, 0) else 1
-    return op.like(node, tuple(inputs), **{flag: value or None for flag, value in flags.items()})
-
-
-def _swap(node: ir.Node, index: int) -> ir.Node | None:
-    """Return the Transpose that swaps the two axes of an operand."""
-    transpose = operand_producer(node, index, ("Transpose",))
-    return (
-        transpose if transpose is not None and tuple(transpose.attributes.get_ints("perm", (1, 0))) == (1, 0) else None
-    )
+    def match(self, node: ir.Node, graph: Facts) -> Match:
+        swaps = [operand_producer(node, index, ("Transpose",)) for index in (0, 1)]
+        inputs, flags, nodes = list(node.inputs), dict[str, int | None](), dict[ir.Node, None]()
+        for index, (swap, flag) in enumerate(zip(swaps, _FLAGS, strict=True)):
+            if swap is not None and tuple(swap.attributes.get_ints("perm", (1, 0))) == (1, 0):
+                inputs[index], nodes[swap] = swap.inputs[0], None
+                flags[flag] = None if node.attributes.get_int(flag, 0) else 1
+        require(len(nodes) > 0)
+        return Match((*nodes, node), build=lambda op: op.like(node, tuple(inputs), **flags))

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.ir.scopes import operand
-from sardonyx.passes._matching import operand_producer
+from sardonyx.passes._matching import operand_producer, require, required
 from sardonyx.passes._numbers import FLOATS, INTEGERS, preserves_values
-from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass
 
 
 class MergeCasts(NodePass):
@@ -38,24 +37,16 @@ class MergeCasts(NodePass):
         refusal="may round",
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        inner = operand_producer(node, 0, ("Cast",))
-        source = None if inner is None else operand(inner, 0)
-        if inner is None or source is None:
-            return None
-        nodes = (inner, node)
-        dtype = graph.dtype(source)
+    def match(self, node: ir.Node, graph: Facts) -> Match:
+        inner = required(operand_producer(node, 0, ("Cast",)))
+        source, nodes = required(inner.inputs[0]), (inner, node)
+        dtype = required(graph.dtype(source))
         through, to = (ir.DataType(cast.attributes.get_int("to", 0)) for cast in nodes)
-        if dtype is None:
-            return None
-        if not preserves_values(dtype, through):
-            return Refused("the first cast may round", nodes)
+        require(preserves_values(dtype, through), "the first cast may round", *nodes)
         if to == dtype:
             return Match(nodes, build=lambda _: source)
-        if to not in INTEGERS and to not in FLOATS:
-            return None
-        if dtype in FLOATS and to in INTEGERS:
-            return Refused("a float becomes an integer", nodes)
-        if graph.sole_consumer(inner.outputs[0]) is not node:
-            return Refused("the value in between is read elsewhere", nodes)
+        require(to in INTEGERS or to in FLOATS)
+        require(dtype not in FLOATS or to not in INTEGERS, "a float becomes an integer", *nodes)
+        is_sole = graph.sole_consumer(inner.outputs[0]) is node
+        require(is_sole, "the value in between is read elsewhere", *nodes)
         return Match(nodes, build=lambda op: op.like(node, (source,)))

@@ -19,6 +19,7 @@ import onnx_ir as ir
 
 from sardonyx.ir.ops import VIEWS
 from sardonyx.passes._layout import Axis, Conversion, Step, conversion, flat, regroup
+from sardonyx.passes._matching import optional, require, required
 from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
 from sardonyx.passes.layout._movement import MOVING, Movement, Region, movement, regions_before
 
@@ -59,22 +60,17 @@ class MergeRearrangements(NodePass):
         return None
 
 
-def _better(region: Region, root: ir.Node, graph: Facts) -> Conversion | None:
+@optional
+def _better(region: Region, root: ir.Node, graph: Facts) -> Conversion:
     """Return the fewest nodes that do what a region does, if they are fewer, or as many with fewer copies."""
-    if len(root.outputs) != 1:
-        return None
     current = len(region.nodes), sum(node.op_type not in VIEWS for node in region.nodes)
-    if current[1] == 0:
-        return None  # merge-reshapes merges views, also with dynamic dims
-    if current[0] == 1 and not _may_be_a_view(root, graph):
-        return None
-    region_movement = movement(region, root.outputs[0], graph)
-    if region_movement is None:
-        return None
-    rows = not _is_part_of_attention(region, root, graph)
-    candidates = arrangements(region_movement, current[0], rows=rows)
-    best = min(candidates, key=lambda steps: (len(steps), steps.copies), default=None)
-    return best if best is not None and (len(best), best.copies) < current else None
+    require(len(root.outputs) == 1 and current[1] > 0)  # merge-reshapes merges views, also with dynamic dims
+    require(current[0] > 1 or _may_be_a_view(root, graph))
+    region_movement = required(movement(region, root.outputs[0], graph))
+    candidates = arrangements(region_movement, current[0], rows=not _is_part_of_attention(region, root, graph))
+    best = required(min(candidates, key=lambda steps: (len(steps), steps.copies), default=None))
+    require((len(best), best.copies) < current)
+    return best
 
 
 def _may_be_a_view(node: ir.Node, graph: Facts) -> bool:

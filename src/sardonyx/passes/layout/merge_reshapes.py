@@ -13,8 +13,8 @@ import onnx_ir as ir
 
 from sardonyx.ir.ops import VIEWS
 from sardonyx.ir.scopes import operand
-from sardonyx.passes._matching import ints, normal_axes, operand_producer, reshape_target
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
+from sardonyx.passes._matching import axes_of, operand_producer, require, required, reshape_target
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Replacement
 
 _MOST_AXES = 64  # of a tensor of unknown rank; the limit of numpy
 
@@ -45,76 +45,40 @@ class MergeReshapes(NodePass):
         refusal="copies a dim",
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        inner = operand_producer(node, 0, VIEWS)
-        source = None if inner is None else operand(inner, 0)
-        if inner is None or source is None:
-            return None
-        nodes = (inner, node)
-        if graph.same_shape(source, node.outputs[0]) or _cancels(inner, node, graph):
+    def match(self, node: ir.Node, graph: Facts) -> Match:
+        inner = required(operand_producer(node, 0, VIEWS))
+        source, nodes = required(inner.inputs[0]), (inner, node)
+        first, second = (axes_of(each, graph) if each.op_type in ("Squeeze", "Unsqueeze") else None for each in nodes)
+        # One removes exactly the axes that the other inserts; no size has to be known for that.
+        cancels = bool(first) and first == second and inner.op_type != node.op_type
+        if cancels or graph.same_shape(source, node.outputs[0]):
             return Match(nodes, build=lambda _: source)
-        if graph.sole_consumer(inner.outputs[0]) is not node:
-            return Refused("the value in between is read elsewhere", nodes)
-        if (axes := _joint_axes(inner, node, graph)) is not None:
-            if "axes" in node.attributes:
-                return Match(nodes, build=lambda op: op.Unsqueeze(source, axes=axes))
-            return Match(nodes, build=lambda op: op.Unsqueeze(source, op.constant(np.array(axes, np.int64), "axes")))
-        target = _joint_target(inner, node, graph)
-        if isinstance(target, str):
-            return Refused(target, nodes)
+        is_sole = graph.sole_consumer(inner.outputs[0]) is node
+        require(is_sole, "the value in between is read elsewhere", *nodes)
+        if node.op_type == inner.op_type == "Unsqueeze" and first is not None and second is not None:
+            places = [axis for axis in range(_MOST_AXES + len(second)) if axis not in second]
+            if max((*first, *second), default=0) < _MOST_AXES:
+                axes = np.array(sorted((*second, *(places[axis] for axis in first))), np.int64)
+                if "axes" in node.attributes:
+                    return Match(nodes, build=lambda op: op.Unsqueeze(source, axes=axes.tolist()))
+                return Match(nodes, build=lambda op: op.Unsqueeze(source, op.constant(axes, "axes")))
+        is_explicit = node.op_type == "Reshape" and node.attributes.get_int("allowzero", 0) == 1
+        target = operand(node, 1) if is_explicit else _joint_target(inner, node, graph)
 
         def build(op: Builder) -> Replacement:
-            value = target if isinstance(target, ir.Value) else op.constant(np.array(target, np.int64), "target")
-            return op.Reshape(source, value, allowzero=1 if _explicit_zeros(node) else None)
+            value = op.constant(np.array(target, np.int64), "target") if isinstance(target, tuple) else target
+            return op.Reshape(source, value, allowzero=1 if is_explicit else None)
 
         return Match(nodes, build=build)
 
 
-def _explicit_zeros(node: ir.Node) -> bool:
-    return node.op_type == "Reshape" and node.attributes.get_int("allowzero", 0) == 1
-
-
-def _cancels(inner: ir.Node, outer: ir.Node, graph: Facts) -> bool:
-    """Return whether one removes exactly the axes that the other inserts; no size has to be known for that."""
-    if {inner.op_type, outer.op_type} != {"Squeeze", "Unsqueeze"}:
-        return False
-    inner_axes, outer_axes = ints(inner, "axes", 1, graph), ints(outer, "axes", 1, graph)
-    if not inner_axes or not outer_axes:
-        return False
-    rank = graph.rank(inner.outputs[0] if inner.op_type == "Unsqueeze" else inner.inputs[0])
-    axes = normal_axes(inner_axes, rank)
-    return axes is not None and axes == normal_axes(outer_axes, rank)
-
-
-def _joint_axes(inner: ir.Node, outer: ir.Node, graph: Facts) -> tuple[int, ...] | None:
-    """Return the axes of one Unsqueeze that replaces two."""
-    if inner.op_type != "Unsqueeze" or outer.op_type != "Unsqueeze":
-        return None
-    first, second = ints(inner, "axes", 1, graph), ints(outer, "axes", 1, graph)
-    if first is None or second is None:
-        return None
-    rank = graph.rank(inner.outputs[0])
-    first = normal_axes(first, rank)
-    second = normal_axes(second, None if rank is None else rank + len(second))
-    if first is None or second is None or any(axis >= _MOST_AXES for axis in (*first, *second)):
-        return None
-    places = [axis for axis in range(_MOST_AXES + len(second)) if axis not in second]
-    return tuple(sorted((*second, *(places[axis] for axis in first))))
-
-
-def _joint_target(inner: ir.Node, outer: ir.Node, graph: Facts) -> tuple[int, ...] | ir.Value | str:
-    """Return the target that replaces both, or why it is uncertain."""
-    source = graph.shape(inner.inputs[0])
+def _joint_target(inner: ir.Node, outer: ir.Node, graph: Facts) -> tuple[int, ...] | ir.Value | None:
+    """Return the target that replaces both, where 0 copies a dim; refuse if it is uncertain."""
+    nodes, source, between = (inner, outer), graph.shape(inner.inputs[0]), graph.shape(inner.outputs[0])
+    whole = reshape_target(source, graph.shape(outer.outputs[0]))
     if outer.op_type != "Reshape":
-        target = reshape_target(source, graph.shape(outer.outputs[0]))
-        return target if target is not None else "the combined shape has more than one dynamic dim"
-    target_value = operand(outer, 1)
-    if target_value is not None and _explicit_zeros(outer):
-        return target_value
-    target = graph.ints(target_value)
-    if target is None or target_value is None:
-        return "the outer target is computed"
-    between = graph.shape(inner.outputs[0])
+        return required(whole, "the combined shape has more than one dynamic dim", *nodes)
+    target = required(graph.ints(outer.inputs[1]), "the outer target is computed", *nodes)
     resolved = list(target)
     for index, dim in enumerate(target):
         if dim != 0:
@@ -123,10 +87,5 @@ def _joint_target(inner: ir.Node, outer: ir.Node, graph: Facts) -> tuple[int, ..
         if isinstance(inner_dim, int) and inner_dim > 0:
             resolved[index] = inner_dim
         elif inner_dim is None or source is None or index >= len(source) or source[index] != inner_dim:
-            constant_target = reshape_target(source, graph.shape(outer.outputs[0]))
-            return (
-                constant_target
-                if constant_target is not None
-                else "the outer target copies a dim that the inner view creates"
-            )
-    return target_value if tuple(resolved) == target else tuple(resolved)
+            return required(whole, "the outer target copies a dim that the inner view creates", *nodes)
+    return outer.inputs[1] if tuple(resolved) == target else tuple(resolved)

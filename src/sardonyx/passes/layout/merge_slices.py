@@ -12,9 +12,9 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.passes._matching import operand_producer
+from sardonyx.passes._matching import operand_producer, require, required, static
 from sardonyx.passes._parts import Ranges, ranges
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Replacement
 
 
 class MergeSlices(NodePass):
@@ -44,26 +44,22 @@ class MergeSlices(NodePass):
         refusal="whose size is dynamic",
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        inner = operand_producer(node, 0, ("Slice",))
-        if inner is None:
-            return None
+    def match(self, node: ir.Node, graph: Facts) -> Match:
+        inner = required(operand_producer(node, 0, ("Slice",)))
         nodes = (inner, node)
-        first, second = ranges(inner, graph), ranges(node, graph)
-        shape = graph.shape(inner.inputs[0])
-        if first is None or second is None or shape is None:
-            return Refused("a range is computed", nodes)
-        if graph.sole_consumer(inner.outputs[0]) is not node:
-            return Refused("the value in between is read elsewhere", nodes)
+        first, second = (required(ranges(each, graph), "a range is computed", *nodes) for each in nodes)
+        shape = required(graph.shape(inner.inputs[0]), "a range is computed", *nodes)
+        is_sole = graph.sole_consumer(inner.outputs[0]) is node
+        require(is_sole, "the value in between is read elsewhere", *nodes)
         joint = dict(first)
         for axis, (start, end, step) in second.items():
             size, before = shape[axis], first.get(axis)
             if before is None:
                 joint[axis] = (start, end, step)
                 continue
-            if not isinstance(size, int) or before[2] < 0 or step < 0:
-                return Refused("both slice the same axis, whose size is dynamic or whose step is negative", nodes)
-            combined = range(*slice(*before).indices(size))[slice(start, end, step)]
+            refusal = "both slice the same axis, whose size is dynamic or whose step is negative"
+            require(before[2] > 0 and step > 0, refusal, *nodes)
+            combined = range(*slice(*before).indices(static(size, refusal, *nodes)))[slice(start, end, step)]
             if len(combined) <= 1:  # its step and bounds may be beyond 64 bits
                 combined = range(combined[0], combined[0] + 1) if combined else range(0)
             joint[axis] = (combined.start, combined.stop, combined.step)
@@ -72,8 +68,7 @@ class MergeSlices(NodePass):
 
 def _slice(source: ir.Value | None, joint: Ranges, op: Builder) -> Replacement:
     starts, ends, steps = (np.array(column, np.int64) for column in zip(*joint.values(), strict=True))
-    constants = [op.constant(starts, "starts"), op.constant(ends, "ends")]
-    constants.append(op.constant(np.array(list(joint), np.int64), "axes"))
-    if (steps != 1).any():
-        constants.append(op.constant(steps, "steps"))
-    return op.Slice(source, *constants)
+    columns = {"starts": starts, "ends": ends, "axes": np.array(list(joint), np.int64), "steps": steps}
+    if (steps == 1).all():
+        del columns["steps"]
+    return op.Slice(source, *(op.constant(column, name) for name, column in columns.items()))

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.ir.scopes import operand, operator
-from sardonyx.passes._parts import ranges, split_into
-from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
+from sardonyx.ir.scopes import operator
+from sardonyx.passes._matching import require, required
+from sardonyx.passes._parts import Piece, piece_of, split_into
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass
 
 MAX_CONSUMERS = 64  # consumers of a value that are considered
 
@@ -42,38 +43,30 @@ class MergeSlicesIntoSplit(NodePass):
         refusal="do not cover",
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        source = operand(node, 0)
-        own = _part(node, graph)
-        if source is None or own is None or own[1] != 0 or len(source.uses()) > MAX_CONSUMERS:
-            return None
-        axis, size = own[0], own[3]
-        parts: dict[ir.Node, tuple[int, int]] = {}
+    def match(self, node: ir.Node, graph: Facts) -> Match:
+        own = required(_piece(node, graph))
+        source, axis = own.source, own.axis
+        require(own.positions.start == 0 and len(source.uses()) <= MAX_CONSUMERS)
+        pieces: list[Piece] = []
         for user in dict.fromkeys(use.node for use in source.uses()):
-            part = _part(user, graph) if operator(user) == "Slice" and user.graph is node.graph else None
-            if part is not None and part[0] == axis and operand(user, 0) is source:
-                parts[user] = part[1:3]
-        if len(parts) < 2:
-            return None
-        order = sorted(parts, key=parts.__getitem__)
-        edges = [0, *(parts[part_node][1] for part_node in order)]
-        if [parts[part_node][0] for part_node in order] != edges[:-1] or edges[-1] != size:
-            return Refused("the slices do not cover the axis exactly once", tuple(order))
-        first = graph.first(parts)
-        sizes = [end - start for start, end in sorted(parts.values())]
-        nodes = (*(part_node for part_node in order if part_node is not first), first)
-        outputs = tuple(part_node.outputs[0] for part_node in order)
+            piece = _piece(user, graph) if operator(user) == "Slice" and user.graph is node.graph else None
+            if piece is not None and piece.axis == axis and piece.source is source:
+                pieces.append(piece)
+        require(len(pieces) > 1)
+        pieces.sort(key=lambda piece: (piece.positions.start, piece.positions.stop))
+        order = tuple(piece.node for piece in pieces)
+        starts, ends = (
+            [*edges] for edges in zip(*((p.positions.start, p.positions.stop) for p in pieces), strict=True)
+        )
+        is_cover = [*starts, own.size] == [0, *ends]
+        require(is_cover, "the slices do not cover the axis exactly once", *order)
+        first, sizes = graph.first(order), [len(piece.positions) for piece in pieces]
+        nodes = (*(each for each in order if each is not first), first)
+        outputs = tuple(each.outputs[0] for each in order)
         return Match(nodes, outputs=outputs, build=lambda op: split_into(source, axis, sizes, op))
 
 
-def _part(node: ir.Node, graph: Facts) -> tuple[int, int, int, int] | None:
-    """Return the axis, start and end of the part, and the size of the axis, or None if that is uncertain."""
-    slice_ranges, shape = ranges(node, graph), graph.shape(node.inputs[0])
-    if slice_ranges is None or shape is None or len(slice_ranges) != 1:
-        return None
-    ((axis, (start, end, step)),) = slice_ranges.items()
-    size = shape[axis]
-    if not isinstance(size, int) or step != 1:
-        return None
-    start, end, _ = slice(start, end, step).indices(size)
-    return (axis, start, end, size) if start < end else None
+def _piece(node: ir.Node, graph: Facts) -> Piece | None:
+    """Return the adjacent elements that a Slice takes, or None if that is uncertain."""
+    piece = piece_of(node.outputs[0], graph)
+    return piece if piece is not None and piece.positions.step == 1 and len(piece.positions) else None

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.ir.scopes import operand
-from sardonyx.passes._matching import operand_producer, permutation, reversed_axes
-from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
+from sardonyx.passes._matching import operand_producer, permutation, require, required
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass
 
 
 class MergeTransposes(NodePass):
@@ -34,22 +33,17 @@ class MergeTransposes(NodePass):
         refusal="read elsewhere",
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        inner = operand_producer(node, 0, ("Transpose",))
-        source = None if inner is None else operand(inner, 0)
-        if inner is None or source is None:
-            return None
-        nodes = (inner, node)
+    def match(self, node: ir.Node, graph: Facts) -> Match:
+        inner = required(operand_producer(node, 0, ("Transpose",)))
+        source, nodes = required(inner.inputs[0]), (inner, node)
         first, second = permutation(inner, graph), permutation(node, graph)
-        if first is None and second is None and "perm" not in inner.attributes and "perm" not in node.attributes:
-            return Match(nodes, build=lambda _: source)  # both reverse the axes, whatever the rank
         rank = len(first or second or ())
-        first, second = first or reversed_axes(rank), second or reversed_axes(rank)
-        if len(first) != len(second):
-            return None  # no rank fits both
+        # Without a known rank both reverse the axes, whatever the rank.
+        first, second = first or tuple(range(rank))[::-1], second or tuple(range(rank))[::-1]
+        require(len(first) == len(second))  # otherwise no rank fits both
         perm = tuple(first[axis] for axis in second)
         if perm == tuple(range(rank)):
             return Match(nodes, build=lambda _: source)
-        if graph.sole_consumer(inner.outputs[0]) is not node:
-            return Refused("the value in between is read elsewhere", nodes)
+        is_sole = graph.sole_consumer(inner.outputs[0]) is node
+        require(is_sole, "the value in between is read elsewhere", *nodes)
         return Match(nodes, build=lambda op: op.Transpose(source, perm=perm))

@@ -17,7 +17,7 @@ from msgspec import Struct
 from sardonyx.ir.expressions import Expression, reshape
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.scopes import is_used_outside, operand
-from sardonyx.passes._matching import producer_of
+from sardonyx.passes._matching import consumer_of, producer_of
 from sardonyx.passes._numbers import preserves_values
 
 # What Clip and Relu compute, in the form of every opset, including the sign of zeros.
@@ -59,10 +59,9 @@ def bounds(node: ir.Node, graph: Facts) -> Range | None:
     limits = [-LARGEST[dtype], LARGEST[dtype]]
     for place, name in enumerate(("min", "max")):
         value, attribute = operand(node, place + 1), node.attributes.get(name)
-        number = attribute.as_float() if attribute is not None else graph.scalar(value)
-        if number is None and value is not None:
-            return None
-        limits[place] = limits[place] if number is None else float(number)
+        if value is not None or attribute is not None:
+            number = graph.scalar(value) if attribute is None else attribute.as_float()
+            limits[place] = math.nan if number is None else float(number)
     return None if any(map(math.isnan, limits)) else Range(*limits)
 
 
@@ -132,7 +131,7 @@ _ROUNDINGS = 2  # units in the last place by which a constant may differ from it
 
 
 class Term(Struct, frozen=True, eq=False):
-    """A value as `factor * source`, and the nodes that multiply, last one first."""
+    """A value as `factor * source`, and the nodes that multiply, in order."""
 
     source: ir.Value
     factor: float
@@ -162,47 +161,40 @@ def value_and_factor(node: ir.Node, graph: Facts) -> tuple[ir.Value, float] | No
     return None if division is None or division[1] == 0 else (division[0], 1 / division[1])
 
 
-def without_factors(value: ir.Value, beside: ir.Node, graph: Facts) -> Term:
-    """Return the value without the scalar constants it is multiplied or divided by."""
-    factor, nodes = 1.0, list[ir.Node]()
-    while (node := producer_of(value, beside, ("Mul", "Div"))) is not None and (
-        scaled := value_and_factor(node, graph)
-    ) is not None:
-        value, factor = scaled[0], factor * scaled[1]
-        nodes.append(node)
-    return Term(value, factor, tuple(nodes))
+def factored(value: ir.Value, beside: ir.Node, graph: Facts) -> Iterator[Term]:
+    """Yield the value, and what it was before each multiplication by a number."""
+    term = Term(value, 1.0, ())
+    yield term
+    while (node := producer_of(term.source, beside, ("Mul", "Div"))) and (scaled := value_and_factor(node, graph)):
+        term = Term(scaled[0], term.factor * scaled[1], (node, *term.nodes))
+        yield term
 
 
-def raised(value: ir.Value | None, beside: ir.Node, graph: Facts) -> tuple[ir.Value, float, ir.Node] | None:
-    """Return base, exponent and node of a power: x * x, Pow with a constant, Sqrt, Reciprocal, 1 / x."""
-    node = producer_of(value, beside, ("Mul", "Pow", "Sqrt", "Reciprocal", "Div"))
-    return None if node is None else power(node, graph)
+def multiplied(term: Term, graph: Facts) -> Iterator[Term]:
+    """Yield the term, and what it becomes by each following multiplication by a number."""
+    yield term
+    while (node := consumer_of(term.source, graph, ("Mul", "Div"))) and (scaled := value_and_factor(node, graph)):
+        term = Term(node.outputs[0], term.factor * scaled[1], (*term.nodes, node))
+        yield term
 
 
-def power(node: ir.Node, graph: Facts) -> tuple[ir.Value, float, ir.Node] | None:
-    """Return the same as `raised`, for a node."""
+def power(node: ir.Node, graph: Facts) -> tuple[ir.Value, float] | None:
+    """Return base and exponent of a power: x * x, Pow with a constant, Sqrt, Reciprocal, 1 / x."""
     base = operand(node, 0)
     match node.op_type:
         case "Mul" if base is not None and operand(node, 1) is base:
-            return base, 2.0, node
+            return base, 2.0
         case "Sqrt" if base is not None:
-            return base, 0.5, node
+            return base, 0.5
         case "Reciprocal" if base is not None:
-            return base, -1.0, node
+            return base, -1.0
         case "Pow":
-            operands = value_and_scalar(node, graph, 1)
-            return None if operands is None else (*operands, node)
+            return value_and_scalar(node, graph, 1)
         case "Div":
             operands = value_and_scalar(node, graph, 0)
-            return (operands[0], -1.0, node) if operands is not None and operands[1] == 1 else None
+            return (operands[0], -1.0) if operands is not None and operands[1] == 1 else None
         case _:
             return None
-
-
-def squared(value: ir.Value | None, beside: ir.Node, graph: Facts) -> tuple[ir.Value, ir.Node] | None:
-    """Return the value that is squared and the node that squares it."""
-    base_power = raised(value, beside, graph)
-    return (base_power[0], base_power[2]) if base_power is not None and base_power[1] == 2 else None
 
 
 def uncast(value: ir.Value, beside: ir.Node, graph: Facts) -> tuple[ir.Value, tuple[ir.Node, ...]]:

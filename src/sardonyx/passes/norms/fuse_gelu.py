@@ -16,11 +16,19 @@ from functools import partial
 from types import MappingProxyType
 
 import onnx_ir as ir
-from msgspec import Struct
 
-from sardonyx.passes._matching import consumer_of, other_operand, producer_of
+from sardonyx.passes._matching import consumer_of, number_of, optional, other_operand, producer_of, require, required
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
-from sardonyx.passes.norms._arithmetic import escaping_value, near, power, value_and_factor, value_and_scalar
+from sardonyx.passes.norms._arithmetic import (
+    Term,
+    escaping_value,
+    factored,
+    multiplied,
+    near,
+    power,
+    value_and_factor,
+    value_and_scalar,
+)
 
 Polynomial = Mapping[int, float]  # coefficients by degree
 
@@ -32,14 +40,6 @@ _ARGUMENTS: Mapping[str, Polynomial] = MappingProxyType(
     {"Erf": {1: math.sqrt(0.5)}, "Tanh": {1: _TANH, 3: _TANH * 0.044715}}
 )
 _APPROXIMATE = MappingProxyType({"Erf": None, "Tanh": "tanh"})  # the operator's attribute
-
-
-class _Product(Struct, frozen=True, eq=False):
-    """factor * source * (1 + f(...)), and the nodes from f on, the last one producing it."""
-
-    source: ir.Value
-    factor: float
-    nodes: tuple[ir.Node, ...]
 
 
 class FuseGelu(NodePass):
@@ -69,22 +69,21 @@ class FuseGelu(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        refusal = None
+        refusal, expected = None, _ARGUMENTS[node.op_type]
         for product in _products(node, graph):
             terms = _polynomial(node.inputs[0], product.source, node, graph)
             if terms is None:
                 continue
             coefficients, inner = terms
-            nodes = tuple(dict.fromkeys((*inner, *product.nodes)))
-            dtype = graph.dtype(product.source)
-            if not _alike(coefficients, _ARGUMENTS[node.op_type], dtype) or not near(product.factor, 0.5, dtype):
+            nodes, dtype = tuple(dict.fromkeys((*inner, *product.nodes))), graph.dtype(product.source)
+            is_gelu = set(coefficients) == set(expected) and near(product.factor, 0.5, dtype)
+            if not is_gelu or not all(near(coefficients[degree], expected[degree], dtype) for degree in expected):
                 refusal = Refused("its constants are those of another function", nodes)
-            elif dtype not in _KERNELS:
-                return Refused(f"the runtime has no kernel for {dtype.name if dtype else 'an unknown type'}", nodes)
-            elif escaping_value(nodes, nodes[-1]) is not None:
-                return Refused("a value inside is read elsewhere", nodes)
-            else:
-                return Match(nodes, build=partial(_gelu, product.source, _APPROXIMATE[node.op_type], graph))
+                continue
+            name = dtype.name if dtype else "an unknown type"
+            require(dtype in _KERNELS, f"the runtime has no kernel for {name}", *nodes)
+            require(escaping_value(nodes, nodes[-1]) is None, "a value inside is read elsewhere", *nodes)
+            return Match(nodes, build=partial(_gelu, product.source, _APPROXIMATE[node.op_type], graph))
         return refusal
 
 
@@ -98,98 +97,58 @@ def _gelu(source: ir.Value, approximate: str | None, graph: Facts, op: Builder) 
     return op.Cast(result, to=dtype.value)
 
 
-def _products(node: ir.Node, graph: Facts) -> Iterator[_Product]:
-    """Yield every reading of what follows as factor * x * (1 + f), shortest first."""
-    for value, nodes, factor in _times_numbers(node.outputs[0], (node,), 1.0, graph):
-        user = consumer_of(value, graph, ("Add",))
-        summand = None if user is None else value_and_scalar(user, graph)
-        if user is not None and summand is not None and near(summand[1], factor, graph.dtype(value)):
-            yield from _with_source(user.outputs[0], (*nodes, user), factor, graph)
-
-
-def _with_source(value: ir.Value, nodes: tuple[ir.Node, ...], factor: float, graph: Facts) -> Iterator[_Product]:
-    for before, path, times in _times_numbers(value, nodes, factor, graph):
-        user = consumer_of(before, graph, ("Mul",))
-        other = None if user is None else other_operand(user, before)
-        if user is None or other is None or other is before or value_and_factor(user, graph) is not None:
+def _products(node: ir.Node, graph: Facts) -> Iterator[Term]:
+    """Yield every reading of what follows as factor * x * (1 + f), shortest first, with the nodes from f on."""
+    for scaled in multiplied(Term(node.outputs[0], 1.0, (node,)), graph):
+        add = consumer_of(scaled.source, graph, ("Add",))
+        summand = None if add is None else value_and_scalar(add, graph)
+        if add is None or summand is None or not near(summand[1], scaled.factor, graph.dtype(scaled.source)):
             continue
-        for source, scalings, own in _over_numbers(other, user, graph):
-            for _, product, factor in _times_numbers(user.outputs[0], (*path, user), times * own, graph):
-                yield _Product(source, factor, (*scalings, *product))
+        for gate in multiplied(Term(add.outputs[0], scaled.factor, (*scaled.nodes, add)), graph):
+            user = consumer_of(gate.source, graph, ("Mul",))
+            other = None if user is None else other_operand(user, gate.source)
+            if user is None or other is None or other is gate.source or value_and_factor(user, graph) is not None:
+                continue
+            for x in factored(other, user, graph):
+                gated = Term(user.outputs[0], gate.factor * x.factor, (*gate.nodes, user))
+                for product in multiplied(gated, graph):
+                    yield Term(x.source, product.factor, (*x.nodes, *product.nodes))
 
 
-def _over_numbers(
-    value: ir.Value, beside: ir.Node, graph: Facts
-) -> Iterator[tuple[ir.Value, tuple[ir.Node, ...], float]]:
-    """Yield the value, and what it was before each multiplication by a number."""
-    nodes, factor = tuple[ir.Node, ...](), 1.0
-    yield value, nodes, factor
-    while (node := producer_of(value, beside, ("Mul", "Div"))) is not None and (
-        scaled := value_and_factor(node, graph)
-    ) is not None:
-        value, factor, nodes = scaled[0], factor * scaled[1], (node, *nodes)
-        yield value, nodes, factor
-
-
-def _times_numbers(
-    value: ir.Value, nodes: tuple[ir.Node, ...], factor: float, graph: Facts
-) -> Iterator[tuple[ir.Value, tuple[ir.Node, ...], float]]:
-    """Yield the value, and what it becomes by each following multiplication by a number."""
-    yield value, nodes, factor
-    while (node := consumer_of(value, graph, ("Mul", "Div"))) is not None and (
-        scaled := value_and_factor(node, graph)
-    ) is not None:
-        value, factor, nodes = node.outputs[0], factor * scaled[1], (*nodes, node)
-        yield value, nodes, factor
-
-
+@optional
 def _polynomial(
     value: ir.Value | None, variable: ir.Value, beside: ir.Node, graph: Facts, depth: int = _DEPTH
-) -> tuple[Polynomial, tuple[ir.Node, ...]] | None:
+) -> tuple[Polynomial, tuple[ir.Node, ...]]:
     """Return a value as a polynomial of low degree in a variable, and the nodes that compute it in order."""
     if value is variable:
         return {1: 1.0}, ()
-    number = graph.scalar(value)
-    if number is not None and (graph.rank(value) or 0) <= (
-        graph.rank(variable) or 0
-    ):  # otherwise it enlarges the result
+    number = number_of(value, graph, rank=graph.rank(variable) or 0)
+    if number is not None:
         return {0: float(number)}, ()
-    node = producer_of(value, beside, ("Mul", "Div", "Add", "Pow")) if depth else None
-    if node is None:
-        return None
-    first = _polynomial(node.inputs[0], variable, beside, graph, depth - 1)
-    second = None if first is None else _polynomial(node.inputs[1], variable, beside, graph, depth - 1)
-    if first is None or second is None:
-        return None
-    result = _combined(node, first[0], second[0], graph)
-    return None if result is None else (result, tuple(dict.fromkeys((*first[1], *second[1], node))))
-
-
-def _combined(node: ir.Node, first: Polynomial, second: Polynomial, graph: Facts) -> Polynomial | None:
+    node = required(producer_of(value, beside, ("Mul", "Div", "Add", "Pow")) if depth else None)
+    (first, before), (second, beside_it) = (
+        required(_polynomial(each, variable, beside, graph, depth - 1)) for each in node.inputs
+    )
     match node.op_type:
         case "Add":
-            return {degree: first.get(degree, 0.0) + second.get(degree, 0.0) for degree in {*first, *second}}
+            result = {degree: first.get(degree, 0.0) + second.get(degree, 0.0) for degree in {*first, *second}}
         case "Mul":
-            return _times(first, second)
-        case "Div" if set(second) == {0} and second[0] != 0:
-            return {degree: number / second[0] for degree, number in first.items()}
-        case "Pow" if (node_power := power(node, graph)) is not None and node_power[1] in (2, 3):
-            square = _times(first, first)
-            return square if node_power[1] == 2 or square is None else _times(square, first)
+            result = _times(first, second)
+        case "Div":
+            require(set(second) == {0} and second[0] != 0)
+            result = {degree: number / second[0] for degree, number in first.items()}
         case _:
-            return None
+            _, exponent = required(power(node, graph))
+            require(exponent in (2, 3))
+            result = _times(first, first) if exponent == 2 else _times(_times(first, first), first)
+    return result, tuple(dict.fromkeys((*before, *beside_it, node)))
 
 
-def _times(first: Polynomial, second: Polynomial) -> Polynomial | None:
+def _times(first: Polynomial, second: Polynomial) -> Polynomial:
+    """Multiply two polynomials; no match if the degree is too high."""
     result: defaultdict[int, float] = defaultdict(float)
     for degree, coefficient in first.items():
         for other_degree, other_coefficient in second.items():
             result[degree + other_degree] += coefficient * other_coefficient
-    return result if max(result) <= _DEGREE else None
-
-
-def _alike(coefficients: Polynomial, expected: Polynomial, dtype: ir.DataType | None) -> bool:
-    """Return whether the coefficients are the expected ones within rounding."""
-    return set(coefficients) == set(expected) and all(
-        near(coefficients[degree], expected[degree], dtype) for degree in expected
-    )
+    require(max(result) <= _DEGREE)
+    return result

@@ -13,17 +13,17 @@ from collections.abc import Iterator
 import onnx_ir as ir
 from msgspec import Struct
 
-from sardonyx.passes._matching import consumer_of, other_operand, producer_of
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
+from sardonyx.passes._matching import consumer_of, other_operand, producer_of, require, required
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Replacement
 from sardonyx.passes.norms._arithmetic import (
     bounds,
     escaping_value,
+    factored,
     fits_single,
     near,
     to_single,
     value_and_factor,
     value_and_scalar,
-    without_factors,
 )
 
 
@@ -63,27 +63,25 @@ class FuseHardSigmoid(NodePass):
         refusal="not divided by its upper bound",
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        added = producer_of(node.inputs[0], node, ("Add",))
-        shifted, limits = (None if added is None else value_and_scalar(added, graph)), bounds(node, graph)
-        if added is None or shifted is None or limits is None or not 0 < limits.high < math.inf:
-            return None
-        if limits.low != 0 or math.copysign(1.0, limits.low) < 0:  # -0.0 would become 0.0
-            return None
-        line, high = without_factors(shifted[0], added, graph), limits.high
+    def match(self, node: ir.Node, graph: Facts) -> Match:
+        added = required(producer_of(node.inputs[0], node, ("Add",)))
+        shifted, offset = required(value_and_scalar(added, graph))
+        limits = required(bounds(node, graph))
+        high = limits.high
+        require(0 < high < math.inf and limits.low == 0 and math.copysign(1.0, limits.low) > 0)  # -0.0 would become 0.0
+        *_, line = factored(shifted, added, graph)
         dtype = graph.dtype(line.source)
         products = list(_products(node, graph))
         product = next((candidate for candidate in products if near(candidate.factor * high, 1.0, dtype)), None)
-        if product is None:
-            return Refused("it is not divided by its upper bound", (added, node)) if len(products) > 1 else None
-        nodes = (*reversed(line.nodes), added, node, *product.nodes)
-        if dtype != ir.DataType.FLOAT:
-            return Refused(f"the runtime has no kernel for {dtype.name if dtype else 'an unknown type'}", nodes)
-        if escaping_value(nodes, nodes[-1]) is not None:
-            return Refused("a value inside is read elsewhere", nodes)
-        alpha, beta = line.factor / high, shifted[1] / high
-        if not (fits_single(alpha) and fits_single(beta)):
-            return Refused("slope or offset is out of the range of single precision", nodes)
+        refusal = "it is not divided by its upper bound" if len(products) > 1 else ""
+        product = required(product, refusal, added, node)
+        nodes = (*line.nodes, added, node, *product.nodes)
+        name = dtype.name if dtype else "an unknown type"
+        require(dtype == ir.DataType.FLOAT, f"the runtime has no kernel for {name}", *nodes)
+        require(escaping_value(nodes, nodes[-1]) is None, "a value inside is read elsewhere", *nodes)
+        alpha, beta = line.factor / high, offset / high
+        is_normal = fits_single(alpha) and fits_single(beta)
+        require(is_normal, "slope or offset is out of the range of single precision", *nodes)
 
         def build(op: Builder) -> Replacement:
             """Build one HardSigmoid, and the product with the other value if there is one."""
@@ -104,8 +102,9 @@ def _products(node: ir.Node, graph: Facts) -> Iterator[_Product]:
         if scaled is not None:
             product = _Product(product.factor * scaled[1], product.other, (*product.nodes, user))
         elif user.op_type == "Mul" and product.other is None and other is not None and other is not value:
-            term = without_factors(other, user, graph)
-            product = _Product(product.factor * term.factor, term.source, (*product.nodes, *term.nodes, user))
+            *_, term = factored(other, user, graph)
+            nodes = (*product.nodes, *reversed(term.nodes), user)
+            product = _Product(product.factor * term.factor, term.source, nodes)
         else:
             return
         value = user.outputs[0]

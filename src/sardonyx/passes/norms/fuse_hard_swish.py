@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.passes._matching import consumer_of, other_operand
-from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
+from sardonyx.passes._matching import consumer_of, other_operand, require, required
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass
 from sardonyx.passes.norms._arithmetic import near
 
 
@@ -30,13 +30,12 @@ class FuseHardSwish(NodePass):
         opset=14,
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        user = consumer_of(node.outputs[0], graph, ("Mul",))
-        if user is None or other_operand(user, node.outputs[0]) is not node.inputs[0]:
-            return None
+    def match(self, node: ir.Node, graph: Facts) -> Match:
+        user = required(consumer_of(node.outputs[0], graph, ("Mul",)))
+        require(other_operand(user, node.outputs[0]) is node.inputs[0])
         slope, offset = node.attributes.get_float("alpha", 0.2), node.attributes.get_float("beta", 0.5)
-        if not near(slope, 1 / 6, ir.DataType.FLOAT) or not near(offset, 0.5, ir.DataType.FLOAT):
-            return Refused("the hard sigmoid has another slope or offset", (node, user))
-        if graph.dtype(node.inputs[0]) != ir.DataType.FLOAT:
-            return Refused("the runtime has a kernel for float only", (node, user))
+        is_swish = near(slope, 1 / 6, ir.DataType.FLOAT) and near(offset, 0.5, ir.DataType.FLOAT)
+        require(is_swish, "the hard sigmoid has another slope or offset", node, user)
+        has_kernel = graph.dtype(node.inputs[0]) == ir.DataType.FLOAT
+        require(has_kernel, "the runtime has a kernel for float only", node, user)
         return Match((node, user), build=lambda op: op.HardSwish(node.inputs[0]))

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
+from sardonyx.passes._matching import require, required
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass
 from sardonyx.passes.norms._arithmetic import uncast
-from sardonyx.passes.norms._normalisation import ROOTS, Normalised, centred, fused, normalised
+from sardonyx.passes.norms._normalisation import ROOTS, centred, fused, normalised
 
 
 class FuseLayerNorm(NodePass):
@@ -50,18 +51,13 @@ class FuseLayerNorm(NodePass):
         opset=17,
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
+    def match(self, node: ir.Node, graph: Facts) -> Match:
         norm = normalised(node, graph, about_mean=True)
-        if not isinstance(norm, Normalised):
-            return norm
-        if not norm.epsilon:  # for equal numbers the operator gets a variance of 0, the model a rounding error
-            return Refused("it has no epsilon", norm.nodes)
+        # For equal numbers the operator gets a variance of 0, the model a rounding error.
+        require(norm.epsilon != 0, "it has no epsilon", *norm.nodes)
         bare, casts = uncast(norm.source, node, graph)
-        difference = centred(bare, node, graph)
-        if isinstance(difference, Refused):
-            return Refused(difference.reason, (*difference.nodes, *norm.nodes))
-        if difference is None:
-            return None
-        if difference.axes != norm.axes:
-            return Refused("mean and variance are over different axes", (*difference.nodes, *norm.nodes))
+        difference = required(centred(bare, node, graph))
+        nodes = (*difference.nodes, *norm.nodes)
+        require(not difference.fault, difference.fault, *nodes)
+        require(difference.axes == norm.axes, "mean and variance are over different axes", *nodes)
         return fused(norm, difference.source, (*difference.nodes, *casts), graph, bias=True, widened=bool(casts))

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from sardonyx.ir.expressions import Expression, known
 from sardonyx.ir.precision import Impossible, rounded
 from sardonyx.ir.scopes import operand
-from sardonyx.passes._matching import consumer_of, is_used, other_operand
+from sardonyx.passes._matching import consumer_of, is_used, optional, other_operand, require, required
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 from sardonyx.passes.norms._arithmetic import broadcast_constant
 from sardonyx.passes.norms._normalisation import Weight, fitting, sizes, weight
@@ -47,26 +47,22 @@ class FuseNormAffine(NodePass):
         refusal="not both constant",
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        value, source = node.outputs[0], node.inputs[0]
-        user = consumer_of(value, graph, ("Mul", *(("Add",) if node.op_type == "LayerNormalization" else ())))
-        other = None if user is None else other_operand(user, value)
-        if user is None or other is None or other is value or source is None:
-            return None
-        rank, axis = graph.rank(source), node.attributes.get_int("axis", -1)
-        extent = None if rank is None else sizes(source, -axis if axis < 0 else rank - axis, graph)
-        fits = None if extent is None else fitting(other, extent, rank, graph)
-        if extent is None or fits is None:
-            return None
-        if any(map(is_used, node.outputs[1:])):
-            return Refused("statistics of the normalisation are read", (node, user))
+    def match(self, node: ir.Node, graph: Facts) -> Match:
+        value, source = node.outputs[0], required(node.inputs[0])
+        applied = ("Mul", "Add") if node.op_type == "LayerNormalization" else ("Mul",)
+        user = required(consumer_of(value, graph, applied))
+        other = required(other_operand(user, value))
+        rank, axis = required(graph.rank(source)), node.attributes.get_int("axis", -1)
+        extent = required(sizes(source, -axis if axis < 0 else rank - axis, graph))
+        fits = required(fitting(other, extent, rank, graph) if other is not value else None)
+        is_read = any(map(is_used, node.outputs[1:]))
+        require(not is_read, "statistics of the normalisation are read", node, user)
         try:
             weights = _merged(user.op_type, operand(node, 1), operand(node, 2), fits, extent, graph)
         except Impossible as error:
-            return Refused(str(error), (node, user))
-        if weights is None:
-            return Refused("its scale or bias and what is applied to it are not both constant", (node, user))
-        scale, bias = weights
+            raise Refused(str(error), (node, user)) from None
+        refusal = "its scale or bias and what is applied to it are not both constant"
+        scale, bias = required(weights, refusal, node, user)
 
         def build(op: Builder) -> Replacement:
             inputs = (source, weight(scale, op, "scale"), weight(bias, op, "bias"))
@@ -75,33 +71,31 @@ class FuseNormAffine(NodePass):
         return Match((node, user), build=build)
 
 
+@optional
 def _merged(
     op_type: str, scale: ir.Value | None, bias: ir.Value | None, other: Weight, extent: Sequence[int], graph: Facts
-) -> tuple[Weight | None, Weight | None] | None:
+) -> tuple[Weight | None, Weight | None]:
     """Return scale and bias after multiplication by `other` or addition of it, or None if they are not constant.
 
     Raises:
         Impossible: a product or sum does not fit the type it is stored in.
     """
-    number, dtype = _numbers(other, extent, graph), graph.dtype(scale)
+    if op_type == "Add" and bias is None:
+        return scale, other
+    dtype = graph.dtype(scale)
     if op_type == "Add":
-        if bias is None:
-            return scale, other
-        total = _numbers(bias, extent, graph)
-        if total is None or number is None or dtype is None:
-            return None
-        return scale, rounded(total + number, dtype)
-    factor = None if scale is None else _numbers(scale, extent, graph)
-    if bias is None and factor is not None and (factor.numpy() == 1).all():
+        total = _numbers(bias, extent, graph) + _numbers(other, extent, graph)
+        return scale, rounded(total, required(dtype))
+    factor = _numbers(scale, extent, graph)
+    if bias is None and (factor.numpy() == 1).all():
         return other, None
-    shift = None if bias is None else _numbers(bias, extent, graph)
-    if factor is None or number is None or dtype is None or (bias is not None and shift is None):
-        return None
-    return rounded(factor * number, dtype), None if shift is None else rounded(shift * number, dtype)
+    number = _numbers(other, extent, graph)
+    shift = None if bias is None else _numbers(bias, extent, graph) * number
+    dtype = required(dtype)
+    return rounded(factor * number, dtype), None if shift is None else rounded(shift, dtype)
 
 
-def _numbers(value: Weight, extent: Sequence[int], graph: Facts) -> Expression | None:
-    """Return a constant weight, broadcast and in double precision."""
-    tensor = graph.tensor(value) if isinstance(value, ir.Value) else value
-    fits = None if tensor is None else broadcast_constant(tensor, extent)
-    return None if fits is None else known(fits)
+def _numbers(value: Weight | None, extent: Sequence[int], graph: Facts) -> Expression:
+    """Return a constant weight, broadcast and in double precision; another value is no match."""
+    tensor = required(graph.tensor(value) if isinstance(value, ir.Value) else value)
+    return known(required(broadcast_constant(tensor, extent)))

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
-from sardonyx.passes.norms._normalisation import ROOTS, Normalised, fused, normalised
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass
+from sardonyx.passes.norms._normalisation import ROOTS, fused, normalised
 
 
 class FuseRmsNorm(NodePass):
@@ -48,6 +48,6 @@ class FuseRmsNorm(NodePass):
         opset=23,
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
+    def match(self, node: ir.Node, graph: Facts) -> Match:
         norm = normalised(node, graph, about_mean=False)
-        return fused(norm, norm.source, (), graph, bias=False) if isinstance(norm, Normalised) else norm
+        return fused(norm, norm.source, (), graph, bias=False)

@@ -13,9 +13,9 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.passes._matching import operand_producer
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
-from sardonyx.passes.norms._arithmetic import BOUNDS_AS_INPUTS, LARGEST, Range, bounds, merged
+from sardonyx.passes._matching import operand_producer, require, required
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Replacement
+from sardonyx.passes.norms._arithmetic import BOUNDS_AS_INPUTS, LARGEST, bounds, merged
 
 
 class MergeClips(NodePass):
@@ -40,34 +40,26 @@ class MergeClips(NodePass):
         refusal="a bound is computed",
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        inner = operand_producer(node, 0, self.roots)
-        dtype = graph.dtype(node.inputs[0])
-        if inner is None or dtype is None or dtype not in LARGEST:
-            return None
-        nodes = (inner, node)
-        if bounds(inner, graph) is None or bounds(node, graph) is None:
-            return Refused("a bound is computed", nodes)
-        if graph.sole_consumer(inner.outputs[0]) is not node:
-            return Refused("the value in between is read elsewhere", nodes)
-        combined = merged(inner, node, graph)
-        if combined is None:
-            return Refused("the sign of a zero would change", nodes)
-        return Match(nodes, build=partial(_clip, inner.inputs[0], *combined, dtype, graph.opset(node)))
+    def match(self, node: ir.Node, graph: Facts) -> Match:
+        inner = required(operand_producer(node, 0, self.roots))
+        dtype, nodes = required(graph.dtype(node.inputs[0])), (inner, node)
+        require(dtype in LARGEST)
+        is_constant = bounds(inner, graph) is not None and bounds(node, graph) is not None
+        require(is_constant, "a bound is computed", *nodes)
+        is_sole = graph.sole_consumer(inner.outputs[0]) is node
+        require(is_sole, "the value in between is read elsewhere", *nodes)
+        operator, limits = required(merged(inner, node, graph), "the sign of a zero would change", *nodes)
+        if operator == "Relu":
+            return Match(nodes, build=lambda op: op.Relu(inner.inputs[0]))
+        low = None if limits.low == -LARGEST[dtype] else limits.low
+        high = None if limits.high == LARGEST[dtype] else limits.high
+        if graph.opset(node) < BOUNDS_AS_INPUTS:
+            return Match(nodes, build=lambda op: op.Clip(inner.inputs[0], min=low, max=high))
+        return Match(nodes, build=partial(_clip, inner.inputs[0], low, high, dtype))
 
 
 def _clip(
-    source: ir.Value | None, operator: str, limits: Range, dtype: ir.DataType, opset: int, op: Builder
+    source: ir.Value | None, low: float | None, high: float | None, dtype: ir.DataType, op: Builder
 ) -> Replacement:
-    """Build one operator with the combined bounds."""
-    if operator == "Relu":
-        return op.Relu(source)
-    low = None if limits.low == -LARGEST[dtype] else limits.low
-    high = None if limits.high == LARGEST[dtype] else limits.high
-    if opset < BOUNDS_AS_INPUTS:
-        return op.Clip(source, min=low, max=high)
-    return op.Clip(source, _bound(low, dtype, op), _bound(high, dtype, op))
-
-
-def _bound(number: float | None, dtype: ir.DataType, op: Builder) -> ir.Value | None:
-    return None if number is None else op.constant(np.array(number, dtype.numpy()), "bound")
+    numbers = (None if bound is None else np.array(bound, dtype.numpy()) for bound in (low, high))
+    return op.Clip(source, *(None if number is None else op.constant(number, "bound") for number in numbers))

@@ -6,8 +6,7 @@ shape or without the batch. They can also return the sum, which is the next resi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -17,7 +16,7 @@ from sardonyx.ir.facts import Facts, Shape
 from sardonyx.ir.rules import Builder, Match, Refused
 from sardonyx.ir.scopes import operand
 from sardonyx.ir.tensors import reshaped
-from sardonyx.passes._matching import is_used, producer_of
+from sardonyx.passes._matching import is_used, producer_of, require, required
 from sardonyx.passes.base import NodePass
 
 DOMAIN = "com.microsoft"
@@ -30,13 +29,23 @@ class OrtPass(NodePass):
     reports_missed = True
 
 
-def on_ort(match: Match, operator: str, graph: Facts) -> Match | Refused | None:
-    """Return the match on the `ort` target, otherwise a refusal; None in functions, which keep their imports."""
-    if graph.scope(match.root).in_function:
-        return None
-    if graph.target != "ort":
-        return Refused(f"needs the ort target's {operator}", match.nodes)
+def on_ort(match: Match, operator: str, graph: Facts) -> Match:
+    """Return the match on the `ort` target; elsewhere it is a near miss. No match in functions, whose imports stay."""
+    require(not graph.scope(match.root).in_function)
+    require(graph.target == "ort", f"needs the ort target's {operator}", *match.nodes)
     return match
+
+
+def contrib(
+    operator: str,
+    nodes: tuple[ir.Node, ...],
+    inputs: Sequence[ir.Value | None],
+    attributes: Mapping[str, Any],
+    graph: Facts,
+) -> Match:
+    """Match the nodes as one of the runtime's operators."""
+    new = tuple(inputs), dict(attributes)
+    return on_ort(Match(nodes, build=lambda op: op.node(operator, *new, domain=DOMAIN)), operator, graph)
 
 
 class Biased(Struct, frozen=True, eq=False):
@@ -57,44 +66,28 @@ class Biased(Struct, frozen=True, eq=False):
 def biased(value: ir.Value | None, user: ir.Node, graph: Facts) -> Biased | None:
     """Return the Add of a bias that produces `value` if `user` is its only consumer, otherwise None."""
     node = producer_of(value, user, ("Add",))
-    if value is None or node is None:
-        return None
-    return as_biased(node, graph) if graph.sole_consumer(value) is user else None
+    return as_biased(node, graph) if node is not None and graph.sole_consumer(node.outputs[0]) is user else None
 
 
 def as_biased(node: ir.Node, graph: Facts) -> Biased | None:
-    """Return an Add as the addition of a bias, otherwise None."""
+    """Return an Add as the addition of a vector, or of such a constant with leading axes of size one."""
     for source, bias in (node.inputs, node.inputs[::-1]):
-        shape = graph.shape(source)
-        if source is None or bias is None or shape is None or len(shape) < 2 or not isinstance(shape[-1], int):
+        shape, own = graph.shape(source), graph.shape(bias)
+        if source is None or bias is None or not shape or not own or not 1 < len(shape) >= len(own):
             continue
-        if _is_vector(bias, shape[-1], len(shape), graph):
+        is_vector = len(own) == 1 or (all(dim == 1 for dim in own[:-1]) and graph.tensor(bias) is not None)
+        if is_vector and isinstance(shape[-1], int) and own[-1] == shape[-1]:
             return Biased(node, source, bias)
     return None
 
 
-def _is_vector(value: ir.Value, length: int, most: int, graph: Facts) -> bool:
-    """Return whether a value is a vector of that length, or such a constant with leading axes of size one."""
-    shape = graph.shape(value)
-    if not shape or shape[-1] != length or len(shape) > most:
-        return False
-    return len(shape) == 1 or (all(dim == 1 for dim in shape[:-1]) and graph.tensor(value) is not None)
-
-
-def fused_conv(
-    conv: ir.Node, nodes: tuple[ir.Node, ...], activation: Mapping[str, Any], graph: Facts
-) -> Match | Refused | None:
-    """Return the match for a FusedConv with the attributes of a convolution and of the activation after it."""
-    attributes = {**conv.attributes, **activation}
-    match = Match(nodes, build=lambda op: op.node("FusedConv", tuple(conv.inputs), attributes, domain=DOMAIN))
-    return on_ort(match, "FusedConv", graph)
-
-
-def is_plain_conv(node: ir.Node) -> bool:
-    """Return whether a node is a Conv, or a FusedConv without an activation."""
-    if node.op_type == "Conv":
-        return node.domain == ""
-    return (node.domain, node.op_type) == (DOMAIN, "FusedConv") and "activation" not in node.attributes
+def plain_conv(node: ir.Node) -> ir.Node:
+    """Return the Conv, or FusedConv without an activation, that produces the input of a node."""
+    conv = required(required(node.inputs[0]).producer())
+    is_plain = "activation" not in conv.attributes
+    require((conv.domain, conv.op_type) in (("", "Conv"), (DOMAIN, "FusedConv")) and is_plain)
+    require(conv.graph is node.graph)
+    return conv
 
 
 LAYER, RMS = "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"
@@ -113,88 +106,63 @@ class Residual(Struct, frozen=True, eq=False):
     nodes: tuple[ir.Node, ...]
 
 
-def skip_match(operator: str, norm: ir.Node, graph: Facts) -> Match | Refused | None:
+def skip_match(operator: str, norm: ir.Node, graph: Facts) -> Match:
     """Match a normalisation over the last axis with a residual sum before it, for one of the runtime's operators."""
-    value, scale = norm.inputs[:2]
-    add = producer_of(value, norm, ("Add",))
-    if value is None or add is None:
-        return None
-    shape = graph.shape(value)
-    if shape is None or graph.dtype(value) != ir.DataType.FLOAT or any(map(is_used, norm.outputs[1:])):
-        return None
-    residual = _residual(add, shape, graph)
-    if residual is None:
-        return None
-    nodes = (*(residual.nodes if isinstance(residual, Residual) else (add,)), norm)
-    if isinstance(residual, str):
-        return Refused(residual, nodes)
-    if norm.attributes.get_int("axis", -1) not in (-1, len(shape) - 1):
-        return Refused(NOT_LAST, nodes)
-    if norm.attributes.get_int("stash_type", 1) != ir.DataType.FLOAT.value:
-        return None
-    if not norm.attributes.get_float("epsilon", 1e-5) >= 0:
-        return Refused("the kernel takes no negative epsilon", nodes)
-    if (
-        not all(graph.shape(weight) == (shape[-1],) for weight in norm.inputs[1:] if weight is not None)
-        or scale is None
-    ):
-        return Refused(SCALE_SHAPE, nodes)
-    build = partial(_skip_norm, operator, norm, residual, graph)
-    if graph.sole_consumer(value) is norm:
-        return on_ort(Match(nodes, build=partial(build, wants_sum=False)), operator, graph)
-    if any(weight is not None and weight.producer() is not None for weight in norm.inputs[1:]):
-        return Refused("the sum is also used elsewhere, maybe before the scale is computed", nodes)
+    add = required(producer_of(norm.inputs[0], norm, ("Add",)))
+    value, weights = add.outputs[0], norm.inputs[1:]
+    shape = required(graph.shape(value))
+    require(graph.dtype(value) == ir.DataType.FLOAT and not any(map(is_used, norm.outputs[1:])))
+    residual = _residual(add, norm, shape, graph)
+    nodes = (*residual.nodes, norm)
+    require(norm.attributes.get_int("axis", -1) in (-1, len(shape) - 1), NOT_LAST, *nodes)
+    require(norm.attributes.get_int("stash_type", 1) == ir.DataType.FLOAT.value)
+    epsilon = norm.attributes.get_float("epsilon", 1e-5)
+    require(epsilon >= 0, "the kernel takes no negative epsilon", *nodes)
+    fits = all(graph.shape(weight) == (shape[-1],) for weight in weights if weight is not None)
+    require(fits and weights[0] is not None, SCALE_SHAPE, *nodes)
+    wants_sum = graph.sole_consumer(value) is not norm
+    is_computed = wants_sum and any(weight is not None and weight.producer() is not None for weight in weights)
+    require(not is_computed, "the sum is also used elsewhere, maybe before the scale is computed", *nodes)
+
+    def build(op: Builder) -> tuple[ir.Value, ...]:
+        """Build the runtime's operator on the parts of the sum; its results are in the order of the match."""
+        bias = None if residual.biased is None else residual.biased.vector(op, graph)
+        shift = (operand(norm, 2),) if operator == LAYER else ()
+        inputs = (residual.source, residual.skip, weights[0], *shift, bias)
+        results = op.node(operator, inputs, {"epsilon": epsilon}, domain=DOMAIN, outputs=4 if wants_sum else 1)
+        for unused in results[1:3]:
+            unused.name = ""
+        return (results[3], results[0]) if wants_sum else results
+
+    if not wants_sum:
+        return on_ort(Match(nodes, build=build), operator, graph)
     # Consumers of the sum may precede the normalisation, so the new node goes where the sum is.
-    match = Match((norm, *residual.nodes), outputs=(value, norm.outputs[0]), build=partial(build, wants_sum=True))
+    match = Match((norm, *residual.nodes), outputs=(value, norm.outputs[0]), build=build)
     return on_ort(match, operator, graph)
 
 
-def _skip_norm(
-    operator: str, norm: ir.Node, residual: Residual, graph: Facts, op: Builder, *, wants_sum: bool
-) -> tuple[ir.Value, ...]:
-    """Build the runtime's operator on the parts of the sum; its results are in the order of the match."""
-    bias = None if residual.biased is None else residual.biased.vector(op, graph)
-    shift = (operand(norm, 2),) if operator == LAYER else ()
-    inputs = (residual.source, residual.skip, norm.inputs[1], *shift, bias)
-    epsilon = norm.attributes.get_float("epsilon", 1e-5)
-    results = op.node(operator, inputs, {"epsilon": epsilon}, domain=DOMAIN, outputs=4 if wants_sum else 1)
-    if not wants_sum:
-        return results
-    for unused in results[1:3]:
-        unused.name = ""
-    return results[3], results[0]
-
-
-def _residual(add: ir.Node, shape: Shape, graph: Facts) -> Residual | str | None:
-    """Return the parts of the sum, or why the kernel does not take them; None for the sum with a mere bias."""
+def _residual(add: ir.Node, norm: ir.Node, shape: Shape, graph: Facts) -> Residual:
+    """Return the parts of the sum; a sum with a mere bias is no match."""
     outer = as_biased(add, graph)
     if outer is not None:
-        inner = producer_of(outer.source, add, ("Add",))
-        if inner is None:
-            return None
-        if graph.sole_consumer(outer.source) is not add or as_biased(inner, graph) is not None:
-            return None
-        pair = _summands(inner, shape, graph)
-        return pair if isinstance(pair, str) else Residual(*pair, outer, (inner, add))
-    pair = _summands(add, shape, graph)
-    if isinstance(pair, str):
-        return pair
-    for index in (0, 1):
-        biased_summand = biased(pair[index], add, graph)
-        if biased_summand is not None and biased_summand.source not in pair:
-            summands = (biased_summand.source, pair[1]) if index == 0 else (pair[0], biased_summand.source)
-            return Residual(*summands, biased_summand, (biased_summand.node, add))
-    return Residual(*pair, None, (add,))
+        inner = required(producer_of(outer.source, add, ("Add",)))
+        require(graph.sole_consumer(outer.source) is add and as_biased(inner, graph) is None)
+        return Residual(*_summands(inner, shape, (add, norm), graph), outer, (inner, add))
+    source, skip = pair = _summands(add, shape, (add, norm), graph)
+    first, second = (biased(summand, add, graph) for summand in pair)
+    if first is not None and first.source not in pair:
+        return Residual(first.source, skip, first, (first.node, add))
+    if second is not None and second.source not in pair:
+        return Residual(source, second.source, second, (second.node, add))
+    return Residual(source, skip, None, (add,))
 
 
-def _summands(add: ir.Node, shape: Shape, graph: Facts) -> tuple[ir.Value, ir.Value] | str:
-    """Return the summand with the shape of the sum, then the other, which may lack the batch; or why not."""
-    if len(shape) not in (2, 3):
-        return NOT_A_BATCH
+def _summands(add: ir.Node, shape: Shape, nodes: tuple[ir.Node, ...], graph: Facts) -> tuple[ir.Value, ir.Value]:
+    """Return the summand with the shape of the sum, then the other, which may lack the batch."""
+    require(len(shape) in (2, 3), NOT_A_BATCH, *nodes)
     without_batch = (shape, (1, *shape[1:]), shape[1:]) if len(shape) == 3 else (shape,)
     for source, skip in (add.inputs, add.inputs[::-1]):
-        if source is None or skip is None or None in shape:
-            continue
-        if graph.shape(source) == shape and graph.shape(skip) in without_batch:
+        fits = graph.shape(source) == shape and graph.shape(skip) in without_batch
+        if fits and source is not None and skip is not None:
             return source, skip
-    return NOT_EQUAL
+    raise Refused(NOT_EQUAL, nodes)

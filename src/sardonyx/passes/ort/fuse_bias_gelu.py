@@ -9,8 +9,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.passes._channels import USED_ELSEWHERE
-from sardonyx.passes._matching import operand_producer
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, Refused, Replacement
+from sardonyx.passes._matching import operand_producer, require, required
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, Replacement
 from sardonyx.passes.ort._contrib import DOMAIN, OrtPass, as_biased, on_ort
 
 _OPERATORS = {"none": "BiasGelu", "tanh": "FastGelu"}
@@ -44,14 +44,12 @@ class FuseBiasGelu(OrtPass):
         opset=20,
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        add = operand_producer(node, 0, ("Add",))
-        bias_sum = None if add is None else as_biased(add, graph)
-        operator = _OPERATORS.get(node.attributes.get_string("approximate", "none"))
-        if add is None or bias_sum is None or operator is None or graph.dtype(bias_sum.source) != ir.DataType.FLOAT:
-            return None
-        if graph.sole_consumer(add.outputs[0]) is not node:
-            return Refused(USED_ELSEWHERE, (add, node))
+    def match(self, node: ir.Node, graph: Facts) -> Match:
+        add = required(operand_producer(node, 0, ("Add",)))
+        bias_sum = required(as_biased(add, graph))
+        operator = required(_OPERATORS.get(node.attributes.get_string("approximate", "none")))
+        require(graph.dtype(bias_sum.source) == ir.DataType.FLOAT)
+        require(graph.sole_consumer(add.outputs[0]) is node, USED_ELSEWHERE, add, node)
 
         def build(op: Builder) -> Replacement:
             return op.node(operator, (bias_sum.source, bias_sum.vector(op, graph)), domain=DOMAIN)

@@ -11,9 +11,9 @@ import onnx_ir as ir
 
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._channels import USED_ELSEWHERE
-from sardonyx.passes._matching import operand_producer
-from sardonyx.passes.base import Accuracy, Example, Facts, Match, OperandPass, Refused
-from sardonyx.passes.ort._contrib import DOMAIN, OrtPass, on_ort
+from sardonyx.passes._matching import operand_producer, require, required
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, OperandPass
+from sardonyx.passes.ort._contrib import OrtPass, contrib
 
 
 class FuseConvAdd(OrtPass, OperandPass):
@@ -42,14 +42,11 @@ class FuseConvAdd(OrtPass, OperandPass):
         refusal="different shapes",
     )
 
-    def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match | Refused | None:
-        conv, other = operand_producer(node, index, ("Conv",)), node.inputs[1 - index]
-        if conv is None or other is None or graph.dtype(other) != ir.DataType.FLOAT:
-            return None
-        if graph.sole_consumer(conv.outputs[0]) is not node:
-            return Refused(USED_ELSEWHERE, (conv, node))
-        if not graph.same_shape(conv.outputs[0], other):
-            return Refused("both sides of the sum may have different shapes", (conv, node))
+    def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match:
+        conv, other = required(operand_producer(node, index, ("Conv",))), node.inputs[1 - index]
+        require(graph.dtype(other) == ir.DataType.FLOAT)
+        require(graph.sole_consumer(conv.outputs[0]) is node, USED_ELSEWHERE, conv, node)
+        is_same = graph.same_shape(conv.outputs[0], other)
+        require(is_same, "both sides of the sum may have different shapes", conv, node)
         inputs = (conv.inputs[0], conv.inputs[1], operand(conv, 2), other)
-        match = Match((conv, node), build=lambda op: op.node("FusedConv", inputs, {**conv.attributes}, domain=DOMAIN))
-        return on_ort(match, "FusedConv", graph)
+        return contrib("FusedConv", (conv, node), inputs, conv.attributes, graph)

@@ -11,9 +11,9 @@ import onnx_ir as ir
 
 from sardonyx.ir.scopes import is_used_outside
 from sardonyx.passes._channels import USED_ELSEWHERE
-from sardonyx.passes._matching import consumer_of
-from sardonyx.passes.base import Accuracy, Example, Facts, Match, Refused
-from sardonyx.passes.ort._contrib import OrtPass, fused_conv, is_plain_conv
+from sardonyx.passes._matching import consumer_of, require, required
+from sardonyx.passes.base import Accuracy, Example, Facts, Match
+from sardonyx.passes.ort._contrib import OrtPass, contrib, plain_conv
 
 _SIXTH = 1.0 / 6.0
 _TOLERANCE = 1e-7
@@ -46,24 +46,15 @@ class FuseConvHardSwish(OrtPass):
         refusal="used elsewhere",
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        value = node.inputs[0]
-        conv = value.producer() if value is not None else None
-        if value is None or conv is None or not is_plain_conv(conv) or conv.graph is not node.graph:
-            return None
-        activation = (node,) if node.op_type == "HardSwish" else _gated(node, value, graph)
-        if activation is None or graph.dtype(value) != ir.DataType.FLOAT:
-            return None
-        nodes = (conv, *activation)
-        if is_used_outside(value, activation):
-            return Refused(USED_ELSEWHERE, nodes)
-        return fused_conv(conv, nodes, {"activation": "HardSwish"}, graph)
-
-
-def _gated(gate: ir.Node, value: ir.Value, graph: Facts) -> tuple[ir.Node, ...] | None:
-    """Return the hard sigmoid and its product with the value if they form a hard swish, otherwise None."""
-    attributes = gate.attributes
-    if abs(attributes.get_float("alpha", 0.2) - _SIXTH) > _TOLERANCE or attributes.get_float("beta", 0.5) != 0.5:
-        return None
-    product = consumer_of(gate.outputs[0], graph, ("Mul",))
-    return (gate, product) if product is not None and value in product.inputs else None
+    def match(self, node: ir.Node, graph: Facts) -> Match:
+        conv = plain_conv(node)
+        value, activation = conv.outputs[0], (node,)
+        if node.op_type == "HardSigmoid":
+            slope, offset = node.attributes.get_float("alpha", 0.2), node.attributes.get_float("beta", 0.5)
+            product = required(consumer_of(node.outputs[0], graph, ("Mul",)))
+            require(abs(slope - _SIXTH) <= _TOLERANCE and offset == 0.5 and value in product.inputs)
+            activation = (node, product)
+        require(graph.dtype(value) == ir.DataType.FLOAT)
+        require(not is_used_outside(value, activation), USED_ELSEWHERE, conv, *activation)
+        attributes = {**conv.attributes, "activation": "HardSwish"}
+        return contrib("FusedConv", (conv, *activation), conv.inputs, attributes, graph)

@@ -11,9 +11,12 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.passes._channels import USED_ELSEWHERE
-from sardonyx.passes.base import Accuracy, Example, Facts, Match, Refused
+from sardonyx.passes._matching import require, required
+from sardonyx.passes.base import Accuracy, Example, Facts, Match
 from sardonyx.passes.norms._arithmetic import bounds
-from sardonyx.passes.ort._contrib import OrtPass, fused_conv, is_plain_conv
+from sardonyx.passes.ort._contrib import OrtPass, contrib, plain_conv
+
+_DEFAULTS = {"LeakyRelu": {"alpha": 0.01}, "HardSigmoid": {"alpha": 0.2, "beta": 0.5}}
 
 
 class FuseConvRelu(OrtPass):
@@ -45,30 +48,15 @@ class FuseConvRelu(OrtPass):
         refusal="used elsewhere",
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        value = node.inputs[0]
-        conv = value.producer() if value is not None else None
-        if value is None or conv is None or not is_plain_conv(conv) or conv.graph is not node.graph:
-            return None
-        if graph.sole_consumer(value) is not node:
-            return Refused(USED_ELSEWHERE, (conv, node))
-        parameters = _parameters(node, graph)
-        if parameters is None or graph.dtype(value) != ir.DataType.FLOAT:
-            return None
+    def match(self, node: ir.Node, graph: Facts) -> Match:
+        conv = plain_conv(node)
+        require(graph.sole_consumer(conv.outputs[0]) is node, USED_ELSEWHERE, conv, node)
+        if node.op_type == "Clip":
+            limits = required(bounds(node, graph))
+            parameters = [limits.low, limits.high]
+        else:
+            defaults = _DEFAULTS.get(node.op_type, {})
+            parameters = [node.attributes.get_float(name, default) for name, default in defaults.items()]
+        require(graph.dtype(conv.outputs[0]) == ir.DataType.FLOAT)
         activation = {"activation": node.op_type, "activation_params": parameters or None}
-        return fused_conv(conv, (conv, node), activation, graph)
-
-
-def _parameters(node: ir.Node, graph: Facts) -> tuple[float, ...] | None:
-    """Return the parameters of an activation, or None if they are not constant."""
-    attributes = node.attributes
-    match node.op_type:
-        case "LeakyRelu":
-            return (attributes.get_float("alpha", 0.01),)
-        case "HardSigmoid":
-            return (attributes.get_float("alpha", 0.2), attributes.get_float("beta", 0.5))
-        case "Clip":
-            limits = bounds(node, graph)
-            return None if limits is None else (limits.low, limits.high)
-        case _:
-            return ()
+        return contrib("FusedConv", (conv, node), conv.inputs, {**conv.attributes, **activation}, graph)

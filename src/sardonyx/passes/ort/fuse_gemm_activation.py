@@ -9,9 +9,9 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.passes._channels import USED_ELSEWHERE
-from sardonyx.passes._matching import operand_producer
-from sardonyx.passes.base import Accuracy, Example, Facts, Match, Refused
-from sardonyx.passes.ort._contrib import DOMAIN, OrtPass, on_ort
+from sardonyx.passes._matching import operand_producer, require, required
+from sardonyx.passes.base import Accuracy, Example, Facts, Match
+from sardonyx.passes.ort._contrib import OrtPass, contrib
 
 
 class FuseGemmActivation(OrtPass):
@@ -41,15 +41,10 @@ class FuseGemmActivation(OrtPass):
         refusal="used elsewhere",
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        gemm = operand_producer(node, 0, ("Gemm",))
-        if gemm is None or graph.dtype(gemm.outputs[0]) != ir.DataType.FLOAT:
-            return None
-        if graph.sole_consumer(gemm.outputs[0]) is not node:
-            return Refused(USED_ELSEWHERE, (gemm, node))
+    def match(self, node: ir.Node, graph: Facts) -> Match:
+        gemm = required(operand_producer(node, 0, ("Gemm",)))
+        require(graph.dtype(gemm.outputs[0]) == ir.DataType.FLOAT)
+        require(graph.sole_consumer(gemm.outputs[0]) is node, USED_ELSEWHERE, gemm, node)
         slope = node.attributes.get_float("alpha", 0.01) if node.op_type == "LeakyRelu" else None
         attributes = {**gemm.attributes, "activation": node.op_type, "activation_alpha": slope}
-        match = Match(
-            (gemm, node), build=lambda op: op.node("FusedGemm", tuple(gemm.inputs), attributes, domain=DOMAIN)
-        )
-        return on_ort(match, "FusedGemm", graph)
+        return contrib("FusedGemm", (gemm, node), gemm.inputs, attributes, graph)

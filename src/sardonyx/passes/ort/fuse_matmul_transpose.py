@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.passes._matching import operand_producer
-from sardonyx.passes.base import Accuracy, Example, Facts, Match, Refused
-from sardonyx.passes.ort._contrib import DOMAIN, OrtPass, on_ort
+from sardonyx.passes._matching import operand_producer, require, required
+from sardonyx.passes.base import Accuracy, Example, Facts, Match
+from sardonyx.passes.ort._contrib import OrtPass, contrib
 
 
 class FuseMatMulTranspose(OrtPass):
@@ -39,16 +39,9 @@ class FuseMatMulTranspose(OrtPass):
         """,
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        transpose = operand_producer(node, 1, ("Transpose",))
-        weight = None if transpose is None else transpose.inputs[0]
-        shape = graph.static_shape(weight)
-        if transpose is None or weight is None or graph.tensor(weight) is None or shape is None or len(shape) != 2:
-            return None
-        if tuple(transpose.attributes.get_ints("perm", (1, 0))) != (1, 0) or graph.dtype(weight) != ir.DataType.FLOAT:
-            return None
-        if (graph.rank(node.inputs[0]) or 0) < 2:
-            return None
-        inputs = (node.inputs[0], weight)
-        match = Match((transpose, node), build=lambda op: op.node("FusedMatMul", inputs, {"transB": 1}, domain=DOMAIN))
-        return on_ort(match, "FusedMatMul", graph)
+    def match(self, node: ir.Node, graph: Facts) -> Match:
+        transpose = required(operand_producer(node, 1, ("Transpose",)))
+        source, weight = node.inputs[0], transpose.inputs[0]
+        require(required(graph.tensor(weight)).dtype == ir.DataType.FLOAT and graph.rank(weight) == 2)
+        require(tuple(transpose.attributes.get_ints("perm", (1, 0))) == (1, 0) and (graph.rank(source) or 0) >= 2)
+        return contrib("FusedMatMul", (transpose, node), (source, weight), {"transB": 1}, graph)

@@ -18,9 +18,9 @@ from sardonyx.ir.facts import Shape
 from sardonyx.ir.scopes import operand
 from sardonyx.ir.tensors import ConcatTensor, reshaped
 from sardonyx.passes._mask_values import leaves_every_row
-from sardonyx.passes._matching import is_used, operand_producer, producer_of
+from sardonyx.passes._matching import is_used, operand_producer, producer_of, require, required, static
 from sardonyx.passes._parts import is_last
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, Refused, Replacement
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, Replacement
 from sardonyx.passes.ort._contrib import DOMAIN, OrtPass, biased, on_ort
 
 BATCHES = "the batch is larger than one, and the kernel projects each element separately, which is slower"
@@ -66,51 +66,38 @@ class FusePackedAttention(OrtPass):
         opset=23,
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        if graph.dtype(node.inputs[0]) != ir.DataType.FLOAT or len(node.inputs) < 3:
-            return None
+    def match(self, node: ir.Node, graph: Facts) -> Match:
         attributes, mask = node.attributes, operand(node, _MASK)
-        if attributes.get_float("softcap", 0.0) or attributes.get_int("softmax_precision", 1) != 1:
-            return Refused("it has a softcap or another internal precision", (node,))
-        if any(value is not None for value in node.inputs[_PAST:]) or any(map(is_used, node.outputs[1:])):
-            return Refused("it has a past", (node,))
+        require(graph.dtype(node.inputs[0]) == ir.DataType.FLOAT and len(node.inputs) >= 3)
+        is_plain = not attributes.get_float("softcap", 0.0) and attributes.get_int("softmax_precision", 1) == 1
+        require(is_plain, "it has a softcap or another internal precision")
+        has_past = any(value is not None for value in node.inputs[_PAST:]) or any(map(is_used, node.outputs[1:]))
+        require(not has_past, "it has a past")
         heads, key_heads = (attributes.get_int(name, 0) for name in ("q_num_heads", "kv_num_heads"))
-        if graph.rank(node.inputs[0]) != 3 or not heads or not key_heads:
-            return None
-        if heads != key_heads:
-            return Refused("queries and keys have different numbers of heads", (node,))
-        projections = _packed(node, graph)
-        if projections is None:
-            return None
-        if isinstance(projections, str):
-            return Refused(projections, (node,))
-        source = graph.shape(projections.source)
-        if source is None or graph.dtype(projections.source) != ir.DataType.FLOAT:
-            return None
-        if isinstance(source[0], int) and source[0] > 1:
-            return Refused(BATCHES, (node,))
+        require(graph.rank(node.inputs[0]) == 3 and 0 not in (heads, key_heads))
+        require(heads == key_heads, "queries and keys have different numbers of heads")
+        packed = _packed(node, graph)
+        batch, length, *_ = required(graph.shape(packed.source))
+        require(graph.dtype(packed.source) == ir.DataType.FLOAT)
+        require(not isinstance(batch, int) or batch <= 1, BATCHES)
         is_causal = attributes.get_int("is_causal", 0) == 1
-        refusal = (
-            None if mask is None else _mask_refusal(mask, (source[0], heads, source[1], source[1]), is_causal, graph)
-        )
-        if refusal is not None:
-            return Refused(refusal, (node,))
-        widths = projections.widths
+        if mask is not None:
+            _check_mask(mask, (batch, heads, length, length), is_causal, graph)
         options = {
             "num_heads": heads,
             "scale": attributes.get_float("scale", 0.0) or None,
             "unidirectional": 1 if is_causal else None,
-            "qkv_hidden_sizes": list(widths) if len(set(widths)) > 1 else None,
+            "qkv_hidden_sizes": list(packed.widths) if len(set(packed.widths)) > 1 else None,
         }
 
         def build(op: Builder) -> Replacement:
             """Build the runtime's operator on the states and the packed projections, with a mask of four axes."""
             missing = 0 if mask is None else 4 - (graph.rank(mask) or 4)
             bias = op.Unsqueeze(mask, op.constant(np.arange(missing, dtype=np.int64), "axes")) if missing else mask
-            weights = projections.weight(op, graph), projections.bias(op, graph)
-            return op.node("Attention", (projections.source, *weights, None, None, bias), options, domain=DOMAIN)
+            weights = packed.weight(op, graph), packed.bias(op, graph)
+            return op.node("Attention", (packed.source, *weights, None, None, bias), options, domain=DOMAIN)
 
-        match = Match((*projections.nodes, node), outputs=(node.outputs[0],), build=build)
+        match = Match((*packed.nodes, node), outputs=(node.outputs[0],), build=build)
         return on_ort(match, "Attention", graph)
 
 
@@ -121,19 +108,18 @@ READ_ELSEWHERE = "a projection is read elsewhere"
 _MASK, _PAST = 3, 4
 
 
-def _mask_refusal(mask: ir.Value, scores: Shape, is_causal: bool, graph: Facts) -> str | None:
-    """Return why the kernel cannot add the mask to scores of that shape; it broadcasts only batch and heads."""
-    shape = graph.shape(mask)
-    if graph.dtype(mask) != ir.DataType.FLOAT:
-        return "its mask is not an additive mask in single precision"
-    if shape is None or not 2 <= len(shape) <= 4:
-        return "the shape of its mask is unknown"
+def _check_mask(mask: ir.Value, scores: Shape, is_causal: bool, graph: Facts) -> None:
+    """Refuse a mask that the kernel cannot add to scores of that shape; it broadcasts only batch and heads."""
+    is_additive = graph.dtype(mask) == ir.DataType.FLOAT
+    require(is_additive, "its mask is not an additive mask in single precision")
+    shape = graph.shape(mask) or ()
+    require(2 <= len(shape) <= 4, "the shape of its mask is unknown")
     fits = [dim == size for dim, size in zip(shape, scores[-len(shape) :], strict=True)]
-    if not all(fits[-2:]) or not all(dim == 1 or fit for dim, fit in zip(shape[:-2], fits, strict=False)):
-        return "its mask may not have a row for every query and a column for every key"
-    if not leaves_every_row(mask, graph, causal=is_causal):
-        return "its mask may mask all keys of a row, for which the kernels differ"
-    return None
+    broadcasts = all(dim == 1 or fit for dim, fit in zip(shape[:-2], fits, strict=False))
+    is_whole = all(fits[-2:]) and broadcasts
+    require(is_whole, "its mask may not have a row for every query and a column for every key")
+    shows = leaves_every_row(mask, graph, causal=is_causal)
+    require(shows, "its mask may mask all keys of a row, for which the kernels differ")
 
 
 class Projection(Struct, frozen=True, eq=False):
@@ -158,84 +144,53 @@ class Packed(Struct, frozen=True, eq=False):
         """Return one matrix for all projections, concatenated when it is written."""
         if len(self.parts) == 1:
             return self.parts[0].weight
-        return op.constant(ConcatTensor([_tensor(part.weight, graph) for part in self.parts]), "weight")
+        return op.constant(ConcatTensor([required(graph.tensor(part.weight)) for part in self.parts]), "weight")
 
     def bias(self, op: Builder, graph: Facts) -> ir.Value:
         """Return one vector for all projections, zero for those without a bias."""
         only = self.parts[0].bias if len(self.parts) == 1 else None
         if only is not None and graph.rank(only) == 1:
             return only
-        pieces = [_vector(part, graph) for part in self.parts]
-        return op.constant(ConcatTensor(pieces), "bias")
+        return op.constant(ConcatTensor([_vector(part, graph) for part in self.parts]), "bias")
 
 
 def _vector(part: Projection, graph: Facts) -> ir.TensorProtocol:
     """Return the bias of a projection, zero if it has none."""
-    if part.bias is None:
+    bias = graph.tensor(part.bias)
+    if bias is None:
         return ir.Tensor(np.zeros(part.width, np.float32))
-    bias = _tensor(part.bias, graph)
     return bias if len(bias.shape) == 1 else reshaped(bias, (part.width,))
 
 
-def _packed(node: ir.Node, graph: Facts) -> Packed | str | None:
-    """Return queries, keys and values as projections of one source, or the reason why they cannot be packed.
-
-    Returns None if they are not projections.
-    """
-    split = _split(node, graph)
-    if split is not None:
-        whole = projection(split.inputs[0], split, graph)
-        if whole is None or isinstance(whole, str):
-            return whole
-        shapes = [graph.shape(value) or (None,) for value in split.outputs]
-        widths = tuple(shape[-1] for shape in shapes if isinstance(shape[-1], int))
-        return Packed(whole.source, (whole,), widths, (*whole.nodes, split)) if len(widths) == len(shapes) else None
-    parts: list[Projection] = []
-    for value in node.inputs[:3]:
-        part = projection(value, node, graph)
-        if part is None or isinstance(part, str):
-            return part
-        parts.append(part)
-    if any(part.source is not parts[0].source for part in parts):
-        return "queries, keys and values are projections of different states"
-    if any(graph.sole_consumer(part.weight) is None for part in parts):
-        return SHARED_WEIGHT
+def _packed(node: ir.Node, graph: Facts) -> Packed:
+    """Return queries, keys and values as projections of one source; anything else is no match or a near miss."""
+    split = operand_producer(node, 0, ("Split",))  # of one product, along the last axis
+    if (
+        split is not None
+        and tuple(split.outputs) == node.inputs[:3]
+        and is_last(split.attributes.get_int("axis", 0), split.inputs[0], graph)
+        and all(graph.sole_consumer(value) is node for value in split.outputs)
+    ):
+        whole = _projection(split.inputs[0], split, graph)
+        widths = tuple(static(required(graph.shape(value) or None)[-1]) for value in split.outputs)
+        return Packed(whole.source, (whole,), widths, (*whole.nodes, split))
+    parts = tuple(_projection(value, node, graph) for value in node.inputs[:3])
+    is_same = all(part.source is parts[0].source for part in parts)
+    require(is_same, "queries, keys and values are projections of different states")
+    require(all(graph.sole_consumer(part.weight) is not None for part in parts), SHARED_WEIGHT)
     nodes = tuple(node for part in parts for node in part.nodes)
-    return Packed(parts[0].source, tuple(parts), tuple(part.width for part in parts), nodes)
+    return Packed(parts[0].source, parts, tuple(part.width for part in parts), nodes)
 
 
-def projection(value: ir.Value | None, user: ir.Node, graph: Facts) -> Projection | str | None:
-    """Return a value as a product with a matrix and maybe a bias, the reason why it is not one, or None."""
-    if value is None:
-        return None
+def _projection(value: ir.Value | None, user: ir.Node, graph: Facts) -> Projection:
+    """Return a value as a product with a matrix and maybe a bias."""
     added = biased(value, user, graph)
-    product = value if added is None else added.source
-    reader = user if added is None else added.node
-    node = producer_of(product, user, ("MatMul",))
-    if node is None:
-        return None
-    if graph.sole_consumer(product) is not reader:
-        return READ_ELSEWHERE
-    source, weight = node.inputs
-    shape = graph.static_shape(weight)
-    if source is None or weight is None or shape is None or len(shape) != 2:
-        return None
-    bias = None if added is None else added.bias
-    if graph.tensor(weight) is None or (bias is not None and graph.tensor(bias) is None):
-        return NO_CONSTANT
+    product, reader, bias = (value, user, None) if added is None else (added.source, added.node, added.bias)
+    node = required(producer_of(product, user, ("MatMul",)))
+    require(graph.sole_consumer(node.outputs[0]) is reader, READ_ELSEWHERE)
+    source, weight = map(required, node.inputs)
+    shape = required(graph.static_shape(weight))
+    require(len(shape) == 2)
+    is_constant = graph.tensor(weight) is not None and (bias is None or graph.tensor(bias) is not None)
+    require(is_constant, NO_CONSTANT)
     return Projection(source, weight, bias, shape[1], (node,) if added is None else (node, added.node))
-
-
-def _split(node: ir.Node, graph: Facts) -> ir.Node | None:
-    """Return the Split along the last axis whose parts, in order, are queries, keys and values; otherwise None."""
-    split = operand_producer(node, 0, ("Split",))
-    if split is None or tuple(split.outputs) != node.inputs[:3]:
-        return None
-    is_along_last = is_last(split.attributes.get_int("axis", 0), split.inputs[0], graph)
-    return split if is_along_last and all(graph.sole_consumer(value) is node for value in split.outputs) else None
-
-
-def _tensor(value: ir.Value, graph: Facts) -> ir.TensorProtocol:
-    tensor = graph.tensor(value)
-    assert tensor is not None
-    return tensor

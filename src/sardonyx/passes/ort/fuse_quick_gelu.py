@@ -9,9 +9,9 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.passes._channels import USED_ELSEWHERE
-from sardonyx.passes._matching import operand_producer
-from sardonyx.passes.base import Accuracy, Example, Facts, Match, OperandPass, Refused
-from sardonyx.passes.ort._contrib import DOMAIN, OrtPass, on_ort
+from sardonyx.passes._matching import number_of, operand_producer, other_operand, require, required
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, OperandPass
+from sardonyx.passes.ort._contrib import OrtPass, contrib
 
 
 class FuseQuickGelu(OrtPass, OperandPass):
@@ -37,29 +37,14 @@ class FuseQuickGelu(OrtPass, OperandPass):
         refusal="used elsewhere",
     )
 
-    def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match | Refused | None:
-        gate, value = operand_producer(node, index, ("Sigmoid",)), node.inputs[1 - index]
-        if gate is None or value is None or graph.dtype(value) != ir.DataType.FLOAT:
-            return None
-        scaled = _scaled(gate, value, graph)
-        if scaled is None:
-            return None
-        alpha, nodes = scaled[0], (*scaled[1], gate, node)
-        if graph.sole_consumer(gate.outputs[0]) is not node:
-            return Refused(USED_ELSEWHERE, nodes)
-        match = Match(nodes, build=lambda op: op.node("QuickGelu", (value,), {"alpha": alpha}, domain=DOMAIN))
-        return on_ort(match, "QuickGelu", graph)
-
-
-def _scaled(gate: ir.Node, value: ir.Value, graph: Facts) -> tuple[float, tuple[ir.Node, ...]] | None:
-    """Return the factor of the value inside the gate, and the node that multiplies; otherwise None."""
-    if gate.inputs[0] is value:
-        return 1.0, ()
-    times = operand_producer(gate, 0, ("Mul",))
-    if times is None:
-        return None
-    for factor, other in (times.inputs, times.inputs[::-1]):
-        alpha = graph.scalar(factor)
-        if other is value and alpha is not None and graph.rank(factor) in (0, 1) and (graph.rank(value) or 0) > 0:
-            return float(alpha), (times,)
-    return None
+    def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match:
+        gate, value = required(operand_producer(node, index, ("Sigmoid",))), required(node.inputs[1 - index])
+        alpha, nodes = 1.0, (gate, node)
+        if gate.inputs[0] is not value:
+            times = required(operand_producer(gate, 0, ("Mul",)))
+            factor = required(other_operand(times, value))
+            alpha, nodes = float(required(number_of(factor, graph, rank=1))), (times, gate, node)
+            require((graph.rank(value) or 0) > 0)
+        require(graph.dtype(value) == ir.DataType.FLOAT)
+        require(graph.sole_consumer(gate.outputs[0]) is node, USED_ELSEWHERE, *nodes)
+        return contrib("QuickGelu", nodes, (value,), {"alpha": alpha}, graph)

@@ -10,8 +10,8 @@ import onnx_ir as ir
 
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._channels import USED_ELSEWHERE
-from sardonyx.passes._matching import operand_producer
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, OperandPass, Refused, Replacement
+from sardonyx.passes._matching import operand_producer, require, required
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, OperandPass, Replacement
 from sardonyx.passes.ort._contrib import DOMAIN, LAYER, RMS, OrtPass, as_biased, on_ort
 
 
@@ -49,14 +49,12 @@ class FuseSkipBias(OrtPass, OperandPass):
         refusal="used elsewhere",
     )
 
-    def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match | Refused | None:
+    def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match:
         bias = 4 if node.op_type == LAYER else 3  # the index of the bias operand
-        add = operand_producer(node, index, ("Add",)) if index < 2 and operand(node, bias) is None else None
-        bias_sum = None if add is None else as_biased(add, graph)
-        if add is None or bias_sum is None:
-            return None
-        if graph.sole_consumer(add.outputs[0]) is not node:
-            return Refused(USED_ELSEWHERE, (add, node))
+        require(index < 2 and operand(node, bias) is None)
+        add = required(operand_producer(node, index, ("Add",)))
+        bias_sum = required(as_biased(add, graph))
+        require(graph.sole_consumer(add.outputs[0]) is node, USED_ELSEWHERE, add, node)
 
         def build(op: Builder) -> Replacement:
             """Build the same norm with the bias as one more operand."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.passes.base import Accuracy, Example, Facts, Match, Refused
+from sardonyx.passes.base import Accuracy, Example, Facts, Match
 from sardonyx.passes.ort._contrib import LAYER, OrtPass, skip_match
 
 
@@ -46,5 +46,5 @@ class FuseSkipLayerNorm(OrtPass):
         refusal="matrices or a batch of matrices",
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
+    def match(self, node: ir.Node, graph: Facts) -> Match:
         return skip_match(LAYER, node, graph)

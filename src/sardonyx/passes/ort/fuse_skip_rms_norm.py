@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.passes.base import Accuracy, Example, Facts, Match, Refused
+from sardonyx.passes.base import Accuracy, Example, Facts, Match
 from sardonyx.passes.ort._contrib import RMS, OrtPass, skip_match
 
 
@@ -44,5 +44,5 @@ class FuseSkipRmsNorm(OrtPass):
         opset=23,
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
+    def match(self, node: ir.Node, graph: Facts) -> Match:
         return skip_match(RMS, node, graph)

@@ -16,25 +16,21 @@ from msgspec import Struct
 
 from sardonyx.ir.scopes import operand
 from sardonyx.ir.tensors import reshaped, transposed
-from sardonyx.passes._matching import consumer_of, is_used, operand_producer, producer_of, size_of
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
+from sardonyx.passes._matching import (
+    consumer_of,
+    is_used,
+    operand_producer,
+    producer_of,
+    require,
+    required,
+    size_of,
+    static,
+)
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Replacement
 from sardonyx.passes.ort._contrib import Biased, biased
 
 _MASK, _PAST = 3, 4
 _OPERANDS = 6  # queries, keys, values, mask, past keys and values; newer opsets have more
-
-
-class _Queries(Struct, frozen=True, eq=False):
-    """What computes the queries: a product with a constant, its bias and a rotation if there are any."""
-
-    product: ir.Node
-    biased: Biased | None
-    rotary: ir.Node | None
-
-    @property
-    def nodes(self) -> tuple[ir.Node, ...]:
-        add = self.biased and self.biased.node
-        return tuple(node for node in (self.product, add, self.rotary) if node is not None)
 
 
 class _Heads(Struct, frozen=True, eq=False):
@@ -53,9 +49,7 @@ class _Heads(Struct, frozen=True, eq=False):
 
     def weight(self, value: ir.Value | None, axis: int, op: Builder, graph: Facts) -> ir.Value:
         """Build the constant that replaces a weight or a bias."""
-        tensor = graph.tensor(value)
-        assert tensor is not None
-        return op.constant(self.regrouped(tensor, axis), "weight")
+        return op.constant(self.regrouped(required(graph.tensor(value)), axis), "weight")
 
 
 class GroupAttentionQueries(NodePass):
@@ -107,110 +101,82 @@ class GroupAttentionQueries(NodePass):
         opset=23,
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        queries, keys = (node.attributes.get_int(name, 0) for name in ("q_num_heads", "kv_num_heads"))
-        if not keys or queries <= keys or operand(node, _PAST) is None or graph.target not in self.targets:
-            return None
-        source, projection = _queries(node, graph), consumer_of(node.outputs[0], graph, ("MatMul",))
-        if source is None or projection is None or graph.dtype(node.inputs[0]) != ir.DataType.FLOAT:
-            return None
-        shapes = (graph.shape(node.inputs[index]) or () for index in (0, 2))
-        widths = [dim for shape in shapes for dim in shape[-1:] if isinstance(dim, int)]
-        if len(widths) < 2 or not _is_weight(projection, node.outputs[0], graph):
-            return None
-        nodes = (*source.nodes, projection, node)  # keys and values may be read before the projection
-        reason = _refusal(node, graph)
-        if reason is not None:
-            return Refused(reason, nodes)
-        heads, (width, values) = _Heads(keys, queries // keys), widths
+    def match(self, node: ir.Node, graph: Facts) -> Match:
+        group_heads, keys = (node.attributes.get_int(name, 0) for name in ("q_num_heads", "kv_num_heads"))
+        require(0 < keys < group_heads and operand(node, _PAST) is not None and graph.target in self.targets)
+        product, add, rotary = _queries(node, graph)
+        projection = required(consumer_of(node.outputs[0], graph, ("MatMul",)))
+        require(graph.dtype(node.inputs[0]) == ir.DataType.FLOAT and _has_own_weight(projection, graph))
+        require(projection.inputs[0] is node.outputs[0])
+        width, value_width = (static((graph.shape(node.inputs[index]) or (None,))[-1]) for index in (0, 2))
+        before = (product, None if add is None else add.node, rotary, projection, node)
+        nodes = tuple(each for each in before if each is not None)  # keys may be read before the projection
+        _check_rows(node, nodes, graph)
+        heads = _Heads(keys, group_heads // keys)
 
         def build(op: Builder) -> Replacement:
             """Build the products with reordered weights, and attention between two Reshapes."""
-            batch, length = _sizes(source.product, op, graph)
+            states = required(product.inputs[0])
+            sizes = required(graph.shape(states))[:2]
+            batch, length = (required(size_of(dim, (states,), op, graph)) for dim in sizes)
             rows = op.Mul(length, _number(heads.group, op))
             split = op.Concat(batch, rows, _number(width // heads.group, op), axis=0)
-            queries = op.Reshape(_regrouped(source, heads, op, graph), split)
+            queries = op.MatMul(states, heads.weight(product.inputs[1], 1, op, graph))
+            if add is not None:
+                queries = op.Add(queries, heads.weight(add.bias, (graph.rank(add.bias) or 1) - 1, op, graph))
+            if rotary is not None:
+                queries = op.like(rotary, (queries, *rotary.inputs[1:]))
+            queries = op.Reshape(queries, split)
             mask = operand(node, _MASK)
-            mask = None if mask is None else _repeated(mask, rows, heads.group, op)
+            if mask is not None:  # with every row repeated for the queries of a group
+                wide = op.Tile(mask, op.constant(np.array([1, 1, 1, heads.group], np.int64), "repeats"))
+                masked = op.Concat(op.Shape(mask, start=0, end=2), rows, op.Shape(mask, start=3), axis=0)
+                mask = op.Reshape(wide, masked)
             inputs = (queries, *node.inputs[1:3], mask, *node.inputs[_PAST:])
             attributes = {**node.attributes, "q_num_heads": heads.keys}
             result, *appended = op.node("Attention", inputs, attributes, outputs=len(node.outputs[:3]))
-            merged = op.Concat(batch, length, _number(values * heads.group, op), axis=0)
+            merged = op.Concat(batch, length, _number(value_width * heads.group, op), axis=0)
             weight = heads.weight(projection.inputs[1], 0, op, graph)
             return [op.MatMul(op.Reshape(result, merged), weight), *appended]
 
         return Match(nodes, outputs=(projection.outputs[0], *node.outputs[1:3]), build=build)
 
 
-def _queries(node: ir.Node, graph: Facts) -> _Queries | None:
-    """Return what computes the queries if nothing else reads a part of it, otherwise None."""
+def _queries(node: ir.Node, graph: Facts) -> tuple[ir.Node, Biased | None, ir.Node | None]:
+    """Return the product, bias and rotation that compute the queries; no match if something else reads a part."""
     rotary = operand_producer(node, 0, ("RotaryEmbedding",))
-    if rotary is not None and graph.sole_consumer(rotary.outputs[0]) is not node:
-        return None
+    require(rotary is None or graph.sole_consumer(rotary.outputs[0]) is node)
     reader = rotary or node
-    value = operand(reader, 0)
-    add = biased(value, reader, graph)
+    add = biased(operand(reader, 0), reader, graph)
     if add is not None:
-        if graph.tensor(add.bias) is None or graph.sole_consumer(add.bias) is not add.node:
-            return None
-        value, reader = add.source, add.node
-    product = producer_of(value, reader, ("MatMul",))
-    if product is None or graph.sole_consumer(product.outputs[0]) is not reader:
-        return None
-    is_projection = graph.rank(product.inputs[0]) == 3 and _is_weight(product, product.inputs[0], graph)
-    return _Queries(product, add, rotary) if is_projection else None
+        require(graph.tensor(add.bias) is not None and graph.sole_consumer(add.bias) is add.node)
+    value, reader = (operand(reader, 0), reader) if add is None else (add.source, add.node)
+    product = required(producer_of(value, reader, ("MatMul",)))
+    require(graph.sole_consumer(product.outputs[0]) is reader)
+    require(graph.rank(product.inputs[0]) == 3 and _has_own_weight(product, graph))
+    return product, add, rotary
 
 
-def _is_weight(product: ir.Node, states: ir.Value | None, graph: Facts) -> bool:
-    """Return whether a product multiplies the states by a constant matrix that nothing else reads."""
-    weight = operand(product, 1)
-    if weight is None or product.inputs[0] is not states or graph.tensor(weight) is None:
-        return False
-    return graph.rank(weight) == 2 and graph.sole_consumer(weight) is product
+def _has_own_weight(product: ir.Node, graph: Facts) -> bool:
+    """Return whether a product multiplies by a constant matrix that nothing else reads."""
+    weight = required(operand(product, 1))
+    is_matrix = graph.tensor(weight) is not None and graph.rank(weight) == 2
+    return is_matrix and graph.sole_consumer(weight) is product
 
 
-def _refusal(node: ir.Node, graph: Facts) -> str | None:
-    """Return why the rows of attention cannot be rearranged, or None if they can."""
-    if node.attributes.get_int("is_causal", 0):
-        return "is_causal would hide other keys from the rows of one position"
-    if any(map(is_used, node.outputs[3:])) or any(value is not None for value in node.inputs[_OPERANDS:]):
-        return "its scores are read, or it has an operand of a newer operator set"
+def _check_rows(node: ir.Node, nodes: tuple[ir.Node, ...], graph: Facts) -> None:
+    """Refuse attention whose rows cannot be rearranged."""
+    is_causal = node.attributes.get_int("is_causal", 0) != 0
+    require(not is_causal, "is_causal would hide other keys from the rows of one position", *nodes)
+    is_newer = any(map(is_used, node.outputs[3:])) or any(value is not None for value in node.inputs[_OPERANDS:])
+    require(not is_newer, "its scores are read, or it has an operand of a newer operator set", *nodes)
     mask, queries = operand(node, _MASK), graph.shape(node.inputs[0])
-    shape = graph.shape(mask)
-    if mask is None:
-        return None
-    if shape is None or queries is None or len(shape) != 4 or shape[2] != queries[1]:
-        return "its mask has no row for each query"
-    return None if shape[1] == 1 else "its masks differ between heads"
-
-
-def _sizes(product: ir.Node, op: Builder, graph: Facts) -> tuple[ir.Value, ir.Value]:
-    """Return the batch and the length of the states, each as a tensor of shape [1]."""
-    states = product.inputs[0]
-    shape = graph.shape(states)
-    assert states is not None
-    assert shape is not None
-    batch, length = (size_of(dim, (states,), op, graph) for dim in shape[:2])
-    assert batch is not None
-    assert length is not None
-    return batch, length
+    if mask is not None:
+        shape = graph.shape(mask)
+        has_rows = shape is not None and queries is not None and len(shape) == 4 and shape[2] == queries[1]
+        require(has_rows, "its mask has no row for each query", *nodes)
+        require(shape is None or shape[1] == 1, "its masks differ between heads", *nodes)
 
 
 def _number(number: int, op: Builder) -> ir.Value:
     return op.constant(np.array([number], np.int64), "size")
-
-
-def _regrouped(source: _Queries, heads: _Heads, op: Builder, graph: Facts) -> ir.Value:
-    """Build the queries in their new order."""
-    queries = op.MatMul(source.product.inputs[0], heads.weight(source.product.inputs[1], 1, op, graph))
-    if source.biased is not None:
-        bias = source.biased.bias
-        queries = op.Add(queries, heads.weight(bias, (graph.rank(bias) or 1) - 1, op, graph))
-    return queries if source.rotary is None else op.like(source.rotary, (queries, *source.rotary.inputs[1:]))
-
-
-def _repeated(mask: ir.Value, rows: ir.Value, group: int, op: Builder) -> ir.Value:
-    """Build the mask with every row repeated for the queries of a group."""
-    wide = op.Tile(mask, op.constant(np.array([1, 1, 1, group], np.int64), "repeats"))
-    target = op.Concat(op.Shape(mask, start=0, end=2), rows, op.Shape(mask, start=3), axis=0)
-    return op.Reshape(wide, target)

@@ -8,15 +8,14 @@ an addition over every activation, which the convolution can do for free.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.ir.expressions import Expression, known, literal
+from sardonyx.ir.expressions import known, literal
 from sardonyx.ir.ops import CONVOLUTIONS, MATRIX_PRODUCTS
-from sardonyx.passes._channels import linear_before, rebuilt
-from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
+from sardonyx.passes._channels import is_finite, linear_before, rebuilt
+from sardonyx.passes._matching import require, required
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass
 
 
 class FuseBatchNorm(NodePass):
@@ -53,30 +52,19 @@ class FuseBatchNorm(NodePass):
         refusal="used elsewhere",
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
+    def match(self, node: ir.Node, graph: Facts) -> Match:
         # Newer opsets have an attribute for training, older ones further outputs.
-        if node.attributes.get_int("training_mode", 0) or any(output.name for output in node.outputs[1:]):
-            return Refused("it is in training mode", (node,))
-        if node.attributes.get_int("spatial", 1) == 0:
-            return Refused("it normalises every position separately", (node,))
+        is_training = node.attributes.get_int("training_mode", 0) or any(output.name for output in node.outputs[1:])
+        require(not is_training, "it is in training mode")
+        require(node.attributes.get_int("spatial", 1) != 0, "it normalises every position separately")
         linear = linear_before(node.inputs[0], node, graph, CONVOLUTIONS | MATRIX_PRODUCTS)
-        if linear is None:
-            return Refused("no convolution or matrix product with a constant weight comes before it", (node,))
-        if isinstance(linear, str):
-            return Refused(linear, (node,))
-        parameters = [tensor for value in node.inputs[1:5] if (tensor := graph.tensor(value)) is not None]
-        if len(parameters) < 4:
-            return Refused("its parameters are not constants", (node,))
-        if any(tensor.shape.numpy() != (linear.channels,) for tensor in parameters):
-            return None
-        scale, shift = _affine(parameters, node.attributes.get_float("epsilon", 1e-5))
-        if not (np.isfinite(scale.numpy()).all() and np.isfinite(shift.numpy()).all()):
-            return Refused("its statistics give no finite scale", (node,))
+        linear = required(linear, "no convolution or matrix product with a constant weight comes before it")
+        parameters = [required(graph.tensor(value), "its parameters are not constants") for value in node.inputs[1:5]]
+        require(all(tensor.shape.numpy() == (linear.channels,) for tensor in parameters))
+        gamma, beta, mean, variance = map(known, parameters)
+        epsilon = literal(np.float32(node.attributes.get_float("epsilon", 1e-5)))
+        scale = gamma / (variance + epsilon).root()
+        shift = beta - mean * scale
+        require(is_finite(scale, shift), "its statistics give no finite scale")
         outputs = (node.outputs[0],)
         return Match((linear.node, node), outputs=outputs, build=lambda op: rebuilt(linear, scale, shift, op))
-
-
-def _affine(parameters: Sequence[ir.TensorProtocol], epsilon: float) -> tuple[Expression, Expression]:
-    gamma, beta, mean, variance = map(known, parameters)
-    scale = gamma / (variance + literal(np.float32(epsilon))).root()
-    return scale, beta - mean * scale

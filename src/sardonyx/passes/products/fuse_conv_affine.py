@@ -8,15 +8,17 @@ nothing at run time.
 
 from __future__ import annotations
 
-import numpy as np
+import math
+
 import onnx_ir as ir
 
-from sardonyx.ir.expressions import Expression, known, literal
+from sardonyx.ir.expressions import known, literal
 from sardonyx.ir.facts import SMALL
 from sardonyx.ir.ops import ARITHMETIC, CONVOLUTIONS
-from sardonyx.passes._channels import Linear, linear_before, rebuilt
+from sardonyx.passes._channels import is_finite, linear_before, rebuilt
+from sardonyx.passes._matching import require, required
 from sardonyx.passes._numbers import may_flip
-from sardonyx.passes.base import Accuracy, Example, Facts, Match, OperandPass, Refused
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, OperandPass
 
 
 class FuseConvAffine(OperandPass):
@@ -43,48 +45,23 @@ class FuseConvAffine(OperandPass):
         refusal="varies within a channel",
     )
 
-    def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match | Refused | None:
-        constant = graph.tensor(node.inputs[1 - index])
-        if constant is None or constant.nbytes > SMALL:
-            return None
-        linear = linear_before(node.inputs[index], node, graph, CONVOLUTIONS)
-        if isinstance(linear, str):
-            return Refused(linear, (node,))
-        return None if linear is None else _matched(node, linear, constant, graph, constant_first=index == 1)
-
-
-def _matched(
-    node: ir.Node, linear: Linear, constant: ir.TensorProtocol, graph: Facts, *, constant_first: bool
-) -> Match | Refused | None:
-    nodes = (linear.node, node)
-    numbers = _per_channel(constant, linear)
-    if numbers is None:
-        return Refused("the constant varies within a channel", nodes)
-    one, zero = literal(1.0), literal(0.0)
-    match node.op_type, constant_first:
-        case "Mul", _:
-            scale, shift = numbers, zero
-        case "Add", _:
-            scale, shift = one, numbers
-        case "Sub", False:
-            scale, shift = one, -numbers
-        case "Sub", True:
-            scale, shift = -one, numbers
-        case "Div", False:
-            scale, shift = one / numbers, zero
-        case _:
-            return None
-    if not (np.isfinite(scale.numpy()).all() and np.isfinite(shift.numpy()).all()):
-        return Refused("the constant gives no finite scale", nodes)
-    if may_flip(scale.numpy(), shift.numpy(), node.outputs[0], graph):
-        return Refused("the sign of a zero may be visible", nodes)
-    return Match(nodes, build=lambda op: rebuilt(linear, scale, shift, op))
-
-
-def _per_channel(constant: ir.TensorProtocol, linear: Linear) -> Expression | None:
-    """Return a constant with one number for each output channel or for all; None if it varies more or enlarges."""
-    rank, sizes = len(linear.weight.shape), constant.shape.numpy()
-    shape = (*(1,) * (rank - len(sizes)), *sizes)
-    if len(shape) > rank or any(dim != 1 for axis, dim in enumerate(shape) if axis != 1):
-        return None
-    return known(constant).reshaped([-1]) if shape[1] in (1, linear.channels) else None
+    def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match:
+        constant = required(graph.tensor(node.inputs[1 - index]))
+        require(constant.nbytes <= SMALL)
+        linear = required(linear_before(node.inputs[index], node, graph, CONVOLUTIONS))
+        nodes, sizes, rank = (linear.node, node), constant.shape.numpy(), len(linear.weight.shape)
+        shape = (*(1,) * (rank - len(sizes)), *sizes)
+        is_vector = len(shape) == rank and shape[1] in (1, linear.channels) and math.prod(shape) == shape[1]
+        require(is_vector, "the constant varies within a channel", *nodes)
+        numbers, one, zero = known(constant).reshaped([-1]), literal(1.0), literal(0.0)
+        affine = {
+            "Mul": (numbers, zero),
+            "Add": (one, numbers),
+            "Sub": (one, -numbers) if index == 0 else (-one, numbers),
+            "Div": (one / numbers, zero) if index == 0 else None,
+        }
+        scale, shift = required(affine[node.op_type])
+        require(is_finite(scale, shift), "the constant gives no finite scale", *nodes)
+        flips = may_flip(scale.numpy(), shift.numpy(), node.outputs[0], graph)
+        require(not flips, "the sign of a zero may be visible", *nodes)
+        return Match(nodes, build=lambda op: rebuilt(linear, scale, shift, op))

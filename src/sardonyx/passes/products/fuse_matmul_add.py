@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.ir.facts import Dim, Shape
 from sardonyx.ir.ops import MATRIX_PRODUCTS
 from sardonyx.ir.scopes import operand
-from sardonyx.passes._matching import operand_producer
-from sardonyx.passes.base import Accuracy, Example, Facts, Match, OperandPass, Refused
+from sardonyx.passes._matching import operand_producer, require, required
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, OperandPass
 
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16)
 _BFLOAT16_SINCE = 13
@@ -45,37 +44,23 @@ class FuseMatMulAdd(OperandPass):
         refusal="two axes",
     )
 
-    def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match | Refused | None:
-        product, bias = operand_producer(node, index, MATRIX_PRODUCTS), node.inputs[1 - index]
-        if product is None or bias is None or operand(product, 2) is not None:
-            return None
-        value = product.outputs[0]
-        nodes = (product, node)
-        first, second = graph.shape(product.inputs[0]), graph.shape(product.inputs[1])
-        if first is None or second is None or graph.shape(bias) is None:
-            return None
-        if len(first) != 2 or len(second) != 2:
-            reason = "an operand of the product does not have two axes"
-            return Refused(reason, nodes) if graph.tensor(bias) is not None else None
+    def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match:
+        product, bias = required(operand_producer(node, index, MATRIX_PRODUCTS)), required(node.inputs[1 - index])
+        require(operand(product, 2) is None)
+        nodes, value = (product, node), product.outputs[0]
+        first, second, shape = (required(graph.shape(each)) for each in (*product.inputs[:2], bias))
+        refusal = "" if graph.tensor(bias) is None else "an operand of the product does not have two axes"
+        require(len(first) == len(second) == 2, refusal, *nodes)
         dtype = graph.dtype(value) or graph.dtype(bias)
         has_kernel = dtype in _FLOATS or (dtype == ir.DataType.BFLOAT16 and graph.opset(node) >= _BFLOAT16_SINCE)
-        if not has_kernel or 0 in (*first, *second):
-            return None
+        require(has_kernel and 0 not in (*first, *second))
         rows = first[product.attributes.get_int("transA", 0)]
         columns = second[1 - product.attributes.get_int("transB", 0)]
-        if not _broadcasts(graph.shape(bias) or (), rows, columns):
-            return Refused("the bias could enlarge the product", nodes)
-        if graph.sole_consumer(value) is not node:
-            return Refused("the product is read elsewhere", nodes)
+        trailing = zip(reversed(shape), (columns, rows), strict=False)
+        fits = len(shape) <= 2 and all(dim in (1, size) for dim, size in trailing)
+        require(fits, "the bias could enlarge the product", *nodes)
+        require(graph.sole_consumer(value) is node, "the product is read elsewhere", *nodes)
         inputs = (*product.inputs[:2], bias)
         if product.op_type == "Gemm":
             return Match(nodes, build=lambda op: op.like(product, inputs, beta=None))
         return Match(nodes, build=lambda op: op.Gemm(*inputs))
-
-
-def _broadcasts(bias: Shape, rows: Dim, columns: Dim) -> bool:
-    """Return whether the bias certainly broadcasts to the product and not the other way round."""
-    if len(bias) > 2:
-        return False
-    trailing = (rows, columns)[2 - len(bias) :]
-    return all(dim in (1, size) for dim, size in zip(bias, trailing, strict=True))

@@ -17,13 +17,15 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from sardonyx.ir.ops import UNARY
-from sardonyx.ir.scopes import operand
+from sardonyx.ir.scopes import operand, operator
 from sardonyx.ir.shapes import expr
 from sardonyx.ir.tensors import reshaped, transposed
-from sardonyx.passes._matching import operand_producer, permutation, with_operand
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
+from sardonyx.passes._channels import biased_product
+from sardonyx.passes._matching import operand_producer, optional, permutation, require, required, with_operand
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Replacement
 
 LONGEST = 8
+_STEPS = UNARY | {"MatMul", "Add"}
 _TO_SECOND = (0, 3, 1, 2)
 
 
@@ -73,21 +75,18 @@ class FusePointwiseConv(NodePass):
         refusal="fewer channels",
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        if permutation(node, graph) != _TO_SECOND or graph.dtype(node.inputs[0]) != ir.DataType.FLOAT:
-            return None
+    def match(self, node: ir.Node, graph: Facts) -> Match:
+        require(permutation(node, graph) == _TO_SECOND and graph.dtype(node.inputs[0]) == ir.DataType.FLOAT)
         layers = _layers(node, graph)
         products = [layer for layer in layers if layer.weight is not None]
-        if not any(layer.add is not None for layer in products):
-            return None
+        require(any(layer.add is not None for layer in products))
         leaving = products[0].channels[1]
         while layers and not (layers[-1].weight is not None and layers[-1].channels[0] <= leaving):
             layers.pop()
         nodes = (*(member for layer in reversed(layers) for member in layer.nodes), node)
-        if not any(layer.add is not None for layer in layers):
-            return Refused("the result has fewer channels than the input", (*products[0].nodes, node))
-        if not _has_pixels(layers[-1].node.inputs[0], graph):
-            return Refused("the image may be empty", nodes)
+        remains = any(layer.add is not None for layer in layers)
+        require(remains, "the result has fewer channels than the input", *products[0].nodes, node)
+        require(_has_pixels(layers[-1].node.inputs[0], graph), "the image may be empty", *nodes)
         return Match(nodes, build=partial(_convolutions, layers))
 
 
@@ -112,16 +111,12 @@ def _has_pixels(image: ir.Value | None, graph: Facts) -> bool:
     shape = graph.shape(image)
     if shape is None or len(shape) != 4:
         return False
-    sizes = shape[1:3]
-    if all(expr.at_least(size, 1) for size in sizes):
+    if all(expr.at_least(size, 1) for size in shape[1:3]):
         return True
     for _ in range(LONGEST):
         node = None if image is None else image.producer()
-        if node is None:
-            return False
-        if (node.domain, node.op_type) == ("", "Conv"):
-            conv_shape = graph.shape(node.outputs[0])
-            return conv_shape is not None and conv_shape[2:] == sizes
+        if node is None or operator(node) == "Conv":
+            return node is not None and (graph.shape(node.outputs[0]) or ())[2:] == shape[1:3]
         image = operand(node, 0)
     return False
 
@@ -139,31 +134,18 @@ def _layers(root: ir.Node, graph: Facts) -> list[_Layer]:
     return layers
 
 
-def _layer(user: ir.Node, graph: Facts) -> _Layer | None:
-    """Return the layer that produces the first input of a node, otherwise None."""
-    step = operand_producer(user, 0, UNARY)
-    if step is not None:
+@optional
+def _layer(user: ir.Node, graph: Facts) -> _Layer:
+    """Return the layer that produces the first input of a node."""
+    step = required(operand_producer(user, 0, _STEPS))
+    if step.op_type in UNARY:
         return _Layer(step)
-    product, add = operand_producer(user, 0, ("MatMul",)), operand_producer(user, 0, ("Add",))
-    if product is not None:
-        weight = _own_weight(product, graph)
-        return None if weight is None else _Layer(product, weight)
-    if add is None:
-        return None
-    for side in (0, 1):
-        product, bias = operand_producer(add, side, ("MatMul",)), add.inputs[1 - side]
-        weight = None if product is None else _own_weight(product, graph)
-        if product is None or weight is None or graph.tensor(bias) is None:
-            continue
-        if graph.sole_consumer(product.outputs[0]) is add and graph.static_shape(bias) == (weight.shape.numpy()[1],):
-            return _Layer(product, weight, add, bias)
-    return None
-
-
-def _own_weight(product: ir.Node, graph: Facts) -> ir.TensorProtocol | None:
-    """Return the second operand of a product if it is a constant matrix without other consumers, otherwise None."""
-    weight = operand(product, 1)
-    tensor = graph.tensor(weight)
-    if weight is None or tensor is None or len(tensor.shape) != 2 or graph.sole_consumer(weight) is not product:
-        return None
-    return tensor if tensor.dtype == ir.DataType.FLOAT and tensor.size > 0 else None
+    product, bias = (step, None) if step.op_type == "MatMul" else required(biased_product(step, graph))
+    weight = required(operand(product, 1))
+    tensor = required(graph.tensor(weight))
+    require(tensor.dtype == ir.DataType.FLOAT and tensor.size > 0 and len(tensor.shape) == 2)
+    require(graph.sole_consumer(weight) is product)
+    if bias is None:
+        return _Layer(product, tensor)
+    require(graph.sole_consumer(product.outputs[0]) is step and graph.static_shape(bias) == tensor.shape.numpy()[1:])
+    return _Layer(product, tensor, step, bias)
