@@ -29,7 +29,19 @@ from sardonyx.ir.opset_adapters import CannotRaise
 from sardonyx.ir.opset_raising import HIGHEST, RAISE, OpsetPlan, plan
 from sardonyx.ir.origins import owner
 from sardonyx.ir.precision import Impossible
-from sardonyx.ir.rules import Builder, Drop, Match, ModelRule, NodeRule, NoMatch, Proposal, Refused, Replacement, Rule, Share
+from sardonyx.ir.rules import (
+    Builder,
+    Drop,
+    Match,
+    ModelRule,
+    NodeRule,
+    NoMatch,
+    Proposal,
+    Refused,
+    Replacement,
+    Rule,
+    Share,
+)
 from sardonyx.ir.scopes import Names, UnknownAttribute, has_references, label, operator, rename_shadowing
 from sardonyx.ir.transaction import Change, Substitution, Transactions
 from sardonyx.records.run import Event, Refusal, RewriteKind

@@ -24,6 +24,9 @@ from sardonyx.ir.rules import Proposal as Proposal
 from sardonyx.ir.rules import Refused as Refused
 from sardonyx.ir.rules import Replacement as Replacement
 from sardonyx.ir.rules import Share as Share
+from sardonyx.passes._matching import optional as optional
+from sardonyx.passes._matching import require as require
+from sardonyx.passes._matching import required as required
 from sardonyx.records.run import Accuracy as Accuracy
 
 ALL_TARGETS = ("portable", "ort")
