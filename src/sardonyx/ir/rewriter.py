@@ -29,19 +29,7 @@ from sardonyx.ir.opset_adapters import CannotRaise
 from sardonyx.ir.opset_raising import HIGHEST, RAISE, OpsetPlan, plan
 from sardonyx.ir.origins import owner
 from sardonyx.ir.precision import Impossible
-from sardonyx.ir.rules import (
-    Builder,
-    Drop,
-    Match,
-    ModelRule,
-    NodeRule,
-    NoMatch,
-    Proposal,
-    Refused,
-    Replacement,
-    Rule,
-    Share,
-)
+from sardonyx.ir.rules import Builder, Drop, Match, ModelRule, NodeRule, Proposal, Refused, Replacement, Rule, Share
 from sardonyx.ir.scopes import Names, UnknownAttribute, has_references, label, operator, rename_shadowing
 from sardonyx.ir.transaction import Change, Substitution, Transactions
 from sardonyx.records.run import Event, Refusal, RewriteKind
@@ -185,13 +173,9 @@ class Rewriter:
             if scope.opset < rule.opset or (scope.in_function and has_references(node)):
                 continue
             try:
-                result = rule.match(node, facts)
+                result = rule.attempt(node, facts)
             except UnknownAttribute as error:  # of a node that the pass looked at on the way
                 result = Refused(str(error))
-            except Refused as error:
-                result = error
-            except NoMatch:
-                continue
             if result is None:
                 continue
             if isinstance(result, Match) and scope.opset < rule.needs:

@@ -197,6 +197,15 @@ class NodeRule(Rule):
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
         """Return a match if the rule applies here, `Refused` for a near miss to report (or raise it), or None."""
 
+    def attempt(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
+        """Return what `match` returns or raises."""
+        try:
+            return self.match(node, graph)
+        except NoMatch:
+            return None
+        except Refused as refused:
+            return refused.with_traceback(None)  # which would keep the frames alive
+
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Build and return the replacements of the matched outputs."""
         if match.build is None:
