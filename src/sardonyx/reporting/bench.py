@@ -6,24 +6,11 @@ import math
 import re
 from collections.abc import Mapping
 
-from sardonyx.records.bench import Benchmark, Comparison, Finding, Machine, Point, Timing
+from sardonyx.records.bench import Benchmark, Comparison, Finding, Point, Timing
 from sardonyx.records.run import Decision, RelativeTime, Tuning, TuningMeasurement
-from sardonyx.reporting import formatting
-from sardonyx.reporting.document import (
-    Column,
-    Document,
-    Facts,
-    Notes,
-    Paragraph,
-    Row,
-    Section,
-    Span,
-    Table,
-    Text,
-    Tone,
-    View,
-    text_column,
-)
+from sardonyx.reporting import document as doc
+from sardonyx.reporting import formatting as fmt
+from sardonyx.reporting.document import Column, Row, Span, Text, Tone, View, text_column
 from sardonyx.reporting.module_rows import grouped
 from sardonyx.reporting.writers.tables import write_csv
 
@@ -32,17 +19,22 @@ TOO_NOISY = 0.1  # a difference of this size is worth knowing: if it may go unde
 _TONES = {Finding.FASTER: Tone.GOOD, Finding.SLOWER: Tone.BAD}
 
 
-def bench_document(bench: Benchmark, view: View) -> Document:
+def bench_document(bench: Benchmark, view: View) -> doc.Document:
     """Return the answer of `bench`."""
-    several = len(bench.points) > 1 or len(bench.files) > 2
-    return Document(
+    lines: list[Text] = []
+    for point in bench.points if len(bench.points) > 1 or len(bench.files) > 2 else ():
+        if len(bench.files) == 1:
+            lines.append(_single(bench, point))
+        at = f"at {size_of(point, bench)}: " if len(bench.points) > 1 else ""
+        first, *others = point.timings
+        for timing in others:
+            found = Finding.SAME if timing.against_first is None else timing.against_first.finding
+            lines.append((at, Span(verdict(timing, first), _TONES.get(found, Tone.PLAIN))))
+    notes = doc.Section("Notes", (doc.Notes([fmt.one_line(note) for note in bench.notes]),))
+    return doc.Document(
         title=" and ".join(file.label for file in bench.files),
-        head=(Facts(conditions(bench, verbose=view.verbose)),),
-        blocks=(
-            timing_table(bench),
-            Notes(_verdicts(bench) if several else ()),
-            Section("Notes", (Notes([formatting.one_line(note) for note in bench.notes]),)),
-        ),
+        head=(doc.Facts(conditions(bench, verbose=view.verbose)),),
+        blocks=(timing_table(bench), doc.Notes(lines), notes),
         sentence=Span(bench_sentence(bench), Tone.STRONG),
     )
 
@@ -71,7 +63,7 @@ def bench_csv(bench: Benchmark) -> str:
 
 def milliseconds(seconds: float | None) -> str:
     """Return seconds in milliseconds without the unit."""
-    return UNKNOWN if seconds is None else formatting.milliseconds(1000 * seconds)
+    return UNKNOWN if seconds is None else fmt.milliseconds(1000 * seconds)
 
 
 def ratio(compared: Comparison | RelativeTime) -> str:
@@ -92,7 +84,7 @@ def percent(share: float) -> str:
 
 def size(sizes: Mapping[str, int]) -> str:
     """Return sizes of dimensions: "batch=1, seq=128"."""
-    return ", ".join(f"{formatting.name(dim)}={formatting.count(number)}" for dim, number in sizes.items())
+    return ", ".join(f"{fmt.name(dim)}={fmt.count(number)}" for dim, number in sizes.items())
 
 
 def varied(bench: Benchmark) -> list[str]:
@@ -108,7 +100,7 @@ def size_of(point: Point, bench: Benchmark) -> str:
 def verdict(timing: Timing, first: Timing) -> str:
     """Return what a comparison with the first file allows to claim, as a sentence without its full stop."""
     compared = timing.against_first
-    name, other = formatting.name(timing.label), formatting.name(first.label)
+    name, other = fmt.name(timing.label), fmt.name(first.label)
     if compared is None:
         return f"{name} takes {milliseconds(timing.median)} ms"
     if is_too_noisy(compared):
@@ -144,8 +136,8 @@ def _single(bench: Benchmark, point: Point) -> str:
     timing = point.timings[0]
     at = f" at {size_of(point, bench)}" if len(bench.points) > 1 else ""
     return (
-        f"{formatting.name(timing.label)} takes {milliseconds(timing.median)} ms{at} (median of "
-        f"{formatting.plural(len(timing.seconds), 'round')}); two sessions of it are within {percent(point.floor)} %"
+        f"{fmt.name(timing.label)} takes {milliseconds(timing.median)} ms{at} (median of "
+        f"{fmt.plural(len(timing.seconds), 'round')}); two sessions of it are within {percent(point.floor)} %"
     )
 
 
@@ -162,7 +154,7 @@ def _over_sizes(bench: Benchmark, place: int) -> str:
         by = "" if found is Finding.SAME else f" (by {least}{'' if least == most else f' to {most}'} %)"
         clauses.append(f"{found} at {len(shares)} of {len(compared)}{by}")
     clauses += [f"too noisy to tell at {noisy} of {len(compared)}"] if noisy else []
-    name, other = formatting.name(bench.files[place].label), formatting.name(bench.files[0].label)
+    name, other = fmt.name(bench.files[place].label), fmt.name(bench.files[0].label)
     return f"{name} against {other}, by size: {', '.join(clauses)}"
 
 
@@ -172,7 +164,7 @@ def conditions(bench: Benchmark, *, verbose: bool = False) -> dict[str, str]:
     fixed = {dim: number for dim, number in first.sizes.items() if dim not in varied(bench)}
     runtime = str(options["runtime"])
     settings = (
-        formatting.plural(int(options["threads"]), "thread"),
+        fmt.plural(int(options["threads"]), "thread"),
         f"provider {options['provider']}" if re.fullmatch(r"onnxruntime \S+", runtime) else runtime,
         f"runtime optimizations {options['level']}",
         "a process each" if options["isolate"] else "one process",
@@ -181,113 +173,94 @@ def conditions(bench: Benchmark, *, verbose: bool = False) -> dict[str, str]:
     at = f" at {size_of(first, bench)}" if varied(bench) else ""
     groups = grouped(first.inputs, str, lambda name: first.inputs[name])
     inputs = [f"{label}={first.inputs[name]}" for label, (name, *_) in groups]
-    facts = {
-        "machine": _machine(bench.machine),
-        "settings": ", ".join(settings),
-        "inputs": (", ".join(inputs) or "none") + at,
-    }
+    machine = bench.machine
+    parts = [fmt.one_line(machine.cpu or "unknown processor"), fmt.plural(machine.cores, "core")]
+    if machine.memory_bytes is not None:
+        parts.append(fmt.size(machine.memory_bytes))
+    if machine.governor is not None:
+        parts.append(f"governor {fmt.name(machine.governor)}")
+    if machine.busy_during is not None:
+        parts.append(f"{100 * machine.busy_during:.0f} % of the CPU was used by other processes")
+    facts = {"machine": ", ".join(parts), "settings": ", ".join(settings), "inputs": (", ".join(inputs) or "none") + at}
     if fixed:
         facts["sizes"] = size(fixed)
     if verbose:
         facts["runtime"] = ", ".join(f"{name} {version}" for name, version in bench.environment.packages.items())
-        facts["time"] = formatting.phases(bench.seconds)
+        facts["time"] = fmt.phases(bench.seconds)
         facts["files"] = ", ".join(
-            f"{formatting.name(file.label)} {formatting.size(file.bytes)} {formatting.plural(file.nodes, 'node')}"
-            for file in bench.files
+            f"{fmt.name(file.label)} {fmt.size(file.bytes)} {fmt.plural(file.nodes, 'node')}" for file in bench.files
         )
     return facts
 
 
-def _machine(machine: Machine) -> str:
-    parts = [formatting.one_line(machine.cpu or "unknown processor"), formatting.plural(machine.cores, "core")]
-    if machine.memory_bytes is not None:
-        parts.append(formatting.size(machine.memory_bytes))
-    if machine.governor is not None:
-        parts.append(f"governor {formatting.name(machine.governor)}")
-    if machine.busy_during is not None:
-        parts.append(f"{100 * machine.busy_during:.0f} % of the CPU was used by other processes")
-    return ", ".join(parts)
-
-
-def timing_table(bench: Benchmark) -> Table:
+def timing_table(bench: Benchmark) -> doc.Table:
     """Return one row for each size and file; columns that would be empty are left out."""
-    several_sizes, several_files = len(bench.points) > 1, len(bench.files) > 1
+    several_files = len(bench.files) > 1
     has_starts = any(timing.starts for point in bench.points for timing in point.timings)
-    columns = [text_column("size")] if several_sizes else []
-    columns += [text_column("file"), Column("median ms"), Column("IQR", detail=1)]
-    if several_files:
-        compared = (f"time / {formatting.name(bench.files[0].label, 30)}", "")
-        columns += [Column(heading, right=False, whole=True) for heading in compared]
-    columns.append(Column("rounds", 5))
-    if has_starts:
-        columns += [Column("load ms", 3), Column("first run ms", 4), Column("peak memory", 2)]
-    rows: list[list[str]] = []
+    columns = (
+        text_column("size", optional=True),
+        *(text_column("file"), "median ms", Column("IQR", 1)),
+        text_column(f"time / {fmt.name(bench.files[0].label, 30)}", whole=True, optional=True),
+        text_column("", whole=True, optional=True),
+        *(Column("rounds", 5), Column("load ms", 3), Column("first run ms", 4), Column("peak memory", 2)),
+    )
+    rows: list[tuple[Text, ...]] = []
     for point in bench.points:
         for timing in point.timings:
-            is_first = timing is point.timings[0]
-            cells = [size_of(point, bench) if is_first else ""] if several_sizes else []
-            cells += [
-                formatting.name(timing.label),
-                milliseconds(timing.median),
-                f"{milliseconds(timing.low_quartile)} … {milliseconds(timing.high_quartile)}",
-            ]
-            if several_files and timing.against_first is None:
-                cells += ["reference", f"± {percent(point.floor)} %"]
-            elif several_files and timing.against_first is not None:
-                cells += [ratio(timing.against_first), finding(timing.against_first)]
-            cells.append(formatting.count(len(timing.seconds)))
+            against, starts = timing.against_first, ("", "", "")
+            found = (
+                ("reference", f"± {percent(point.floor)} %") if against is None else (ratio(against), finding(against))
+            )
             if has_starts:
-                cells += [milliseconds(timing.load_seconds), milliseconds(timing.first_run_seconds)]
-                cells.append(UNKNOWN if timing.peak_bytes is None else formatting.size(timing.peak_bytes))
-            rows.append(cells)
-    return Table.of(columns, rows)
+                peak = UNKNOWN if timing.peak_bytes is None else fmt.size(timing.peak_bytes)
+                starts = (milliseconds(timing.load_seconds), milliseconds(timing.first_run_seconds), peak)
+            rows.append((
+                size_of(point, bench) if timing is point.timings[0] else "",
+                *(fmt.name(timing.label), milliseconds(timing.median)),
+                f"{milliseconds(timing.low_quartile)} … {milliseconds(timing.high_quartile)}",
+                *(found if several_files else ("", "")),
+                *(len(timing.seconds), *starts),
+            ))  # fmt: skip
+    return doc.Table.of(columns, rows)
 
 
-def _verdicts(bench: Benchmark) -> list[Text]:
-    lines: list[Text] = []
-    for point in bench.points:
-        if len(bench.files) == 1:
-            lines.append(_single(bench, point))
-        at = f"at {size_of(point, bench)}: " if len(bench.points) > 1 else ""
-        first, *others = point.timings
-        for timing in others:
-            found = Finding.SAME if timing.against_first is None else timing.against_first.finding
-            lines.append((at, Span(verdict(timing, first), _TONES.get(found, Tone.PLAIN))))
-    return lines
-
-
-UNDECIDED = "not examined"
 _CHANGED = ("undone", "added")
 _FINDINGS = {"same kernels": "the runtime runs the same kernels", "cannot run": "the runtime cannot run it"}
 
 
-def tuning_section(tuning: Tuning | None, view: View) -> Section:
+def tuning_section(tuning: Tuning | None, view: View) -> doc.Section:
     """Return everything about a tuning; an empty section if nothing was tuned."""
-    title = "On this machine"
     if tuning is None:
-        return Section(title, ())
-    return Section(
-        title,
-        (
-            Paragraph(tuning_conditions(tuning)),
-            standing_table(tuning),
-            change_table(tuning),
-            Notes(unchanged(tuning)),
-            *([_question_table(tuning)] if view.verbose else []),
-            Notes([tuning_result(tuning), *map(formatting.one_line, tuning.notes)]),
-        ),
+        return doc.Section("On this machine", ())
+    conditions = (
+        fmt.plural(tuning.threads, "thread"),
+        f"provider {fmt.name(tuning.provider)}",
+        f"{tuning.clock} clock",
+        size(tuning.sizes),
+        f"{fmt.plural(len(tuning.questions), 'question')} in {fmt.seconds(tuning.seconds)} "
+        f"of {fmt.seconds(tuning.budget)}",
+        "" if tuning.load is None else f"load {tuning.load:.1f} before",
     )
+    result = f"the result is the {tuning.chosen} one: {fmt.one_line(tuning.why)}"
+    standing: list[Row] = []
+    for pace in tuning.standing:
+        found = (ratio(pace), pace.finding) if standing else ("reference", f"± {percent(tuning.floor)} %")
+        cells = (pace.name, pace.nodes, fmt.milliseconds(pace.milliseconds), *found)
+        standing.append(Row(cells, Tone.STRONG if pace.name == tuning.chosen else Tone.PLAIN))
+    columns = (text_column("model"), "nodes", "median ms", text_column("time / source"), text_column(""))
+    blocks = (
+        doc.Paragraph(", ".join(filter(None, conditions))),
+        doc.Table.of(columns, standing),
+        _change_table(tuning),
+        doc.Notes(_unchanged(tuning)),
+        *([_question_table(tuning)] if view.verbose else []),
+        doc.Notes([result, *map(fmt.one_line, tuning.notes)]),
+    )
+    return doc.Section("On this machine", blocks)
 
 
-def tuning_result(tuning: Tuning) -> str:
-    """Return which model was chosen, and why."""
-    return f"the result is the {tuning.chosen} one: {formatting.one_line(tuning.why)}"
-
-
-def tuning_clause(tuning: Tuning | None) -> str | None:
-    """Return what a closing sentence says about the time, or None if nothing was tuned."""
-    if tuning is None:
-        return None
+def tuning_clause(tuning: Tuning) -> str:
+    """Return what a closing sentence says about the time."""
     pace = next(pace for pace in tuning.standing if pace.name == tuning.chosen)
     if tuning.chosen == "source":
         return "left as it was, since every result is slower here"
@@ -302,50 +275,24 @@ def as_comparison(pace: RelativeTime, tuning: Tuning) -> Comparison:
     return Comparison(pace.ratio, pace.low, pace.high, tuning.floor, Finding(pace.finding), 0)
 
 
-def tuning_conditions(tuning: Tuning) -> str:
-    """Return the settings of the measurement and how much was measured."""
-    parts = (
-        formatting.plural(tuning.threads, "thread"),
-        f"provider {formatting.name(tuning.provider)}",
-        f"{tuning.clock} clock",
-        size(tuning.sizes),
-        f"{formatting.plural(len(tuning.questions), 'question')} in {formatting.seconds(tuning.seconds)} "
-        f"of {formatting.seconds(tuning.budget)}",
-        "" if tuning.load is None else f"load {tuning.load:.1f} before",
-    )
-    return ", ".join(filter(None, parts))
-
-
-def standing_table(tuning: Tuning) -> Table:
-    """Return the models with their times; the chosen one is strong."""
-    rows: list[Row] = []
-    for pace in tuning.standing:
-        found = (ratio(pace), pace.finding) if rows else ("reference", f"± {percent(tuning.floor)} %")
-        cells = (pace.name, formatting.count(pace.nodes), formatting.milliseconds(pace.milliseconds), *found)
-        rows.append(Row(cells, Tone.STRONG if pace.name == tuning.chosen else Tone.PLAIN))
-    return Table.of((text_column("model"), "nodes", "median ms", text_column("time / source"), text_column("")), rows)
-
-
-def change_table(tuning: Tuning) -> Table:
-    """Return the units that were changed."""
-    headings = ("rewrites", "are", "time with the change", "")
-    changed = (decision for decision in tuning.decisions if decision.choice in _CHANGED)
+def _change_table(tuning: Tuning) -> doc.Table:
     rows: list[tuple[str, ...]] = []
-    for decision in changed:
-        question = _question(tuning, decision)
-        others = len(question.units) - 1
-        restored = "when taken back" if question.does == "restore" else ""
-        together = f"together with {formatting.plural(others, 'other')}" if others else ""
-        how = ", ".join(filter(None, (restored, together)))
-        rows.append((formatting.name(decision.unit), decision.choice, _ratio(question), how))
-    return Table.of(map(text_column, headings), rows)
+    for decision in tuning.decisions:
+        if decision.choice in _CHANGED:
+            question = _question(tuning, decision)
+            others = len(question.units) - 1
+            restored = "when taken back" if question.does == "restore" else ""
+            together = f"together with {fmt.plural(others, 'other')}" if others else ""
+            how = ", ".join(filter(None, (restored, together)))
+            rows.append((fmt.name(decision.unit), decision.choice, _ratio(question), how))
+    return doc.Table.of(map(text_column, ("rewrites", "are", "time with the change", "")), rows)
 
 
-def unchanged(tuning: Tuning) -> list[str]:
+def _unchanged(tuning: Tuning) -> list[str]:
     """Return the units that were not changed, one line for each reason."""
     reasons: dict[str, list[str]] = {}
     for decision in tuning.decisions:
-        if decision.choice not in (*_CHANGED, UNDECIDED):
+        if decision.choice not in (*_CHANGED, "not examined"):
             question = _question(tuning, decision)  # about the alternative
             finding = _FINDINGS.get(question.finding, question.finding)
             if question.does == "restore" and finding == "faster":
@@ -353,7 +300,7 @@ def unchanged(tuning: Tuning) -> list[str]:
             why = f"{decision.choice}, {finding} {'without' if decision.choice == 'kept' else 'with'}"
             reasons.setdefault(why, []).append(decision.unit)
     groups = [*sorted(reasons.items()), ("no time to ask about", tuning.unexamined)]
-    return [f"{why}: {', '.join(map(formatting.name, units))}" for why, units in groups if units]
+    return [f"{why}: {', '.join(map(fmt.name, units))}" for why, units in groups if units]
 
 
 def _question(tuning: Tuning, decision: Decision) -> TuningMeasurement:
@@ -361,23 +308,21 @@ def _question(tuning: Tuning, decision: Decision) -> TuningMeasurement:
     return tuning.questions[decision.question]
 
 
-def _ratio(question: TuningMeasurement) -> str:
+def _ratio(question: TuningMeasurement, unknown: str | None = None) -> str:
     if question.ratio is None:
-        return question.finding
+        return question.finding if unknown is None else unknown
     return f"{question.ratio:.3f} [{question.low:.3f}, {question.high:.3f}]"
 
 
-def _question_table(tuning: Tuning) -> Table:
+def _question_table(tuning: Tuning) -> doc.Table:
     columns = ("question", *map(text_column, ("to", "time", "finding")), "took", text_column("units"))
     rows = (
         (
-            str(number),
-            question.does,
-            "·" if question.ratio is None else _ratio(question),
+            *(str(number), question.does, _ratio(question, "·")),
             f"{question.finding}{', done' if question.accepted else ''}",
-            formatting.seconds(question.seconds),
-            ", ".join(map(formatting.name, question.units)),
+            fmt.seconds(question.seconds),
+            ", ".join(map(fmt.name, question.units)),
         )
         for number, question in enumerate(tuning.questions, 1)
     )
-    return Table.of(columns, rows)
+    return doc.Table.of(columns, rows)

@@ -13,6 +13,8 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from sardonyx.reporting.formatting import count
+
 
 class Tone(Enum):
     """How a text is emphasized."""
@@ -33,12 +35,12 @@ class Span(Struct, frozen=True):
     target: str = ""  # the relative path of a file that the text links to, where the format has links
 
 
-Text: TypeAlias = "str | Span | tuple[str | Span, ...]"
+Text: TypeAlias = "str | int | Span | tuple[str | Span, ...]"  # a number is written as 12,345
 
 
 def spans(text: Text) -> tuple[Span, ...]:
     """Return the pieces of a text."""
-    pieces = text if isinstance(text, tuple) else (text,)
+    pieces = text if isinstance(text, tuple) else (count(text) if isinstance(text, int) else text,)
     return tuple(Span(piece) if isinstance(piece, str) else piece for piece in pieces)
 
 
@@ -49,11 +51,12 @@ class Column(Struct, frozen=True):
     detail: int = 0  # a narrow terminal leaves out the columns with the largest number first; 0: never
     right: bool = True
     whole: bool = False  # cells are never shortened, as those with numbers, which are aligned right
+    optional: bool = False  # left out if all its cells are empty
 
 
-def text_column(heading: str, detail: int = 0) -> Column:
+def text_column(heading: str, detail: int = 0, *, whole: bool = False, optional: bool = False) -> Column:
     """Return a column of words, aligned left."""
-    return Column(heading, detail, right=False)
+    return Column(heading, detail, right=False, whole=whole, optional=optional)
 
 
 class Cell(Struct, frozen=True):
@@ -80,12 +83,13 @@ class Table(Struct, frozen=True):
     def of(cls, columns: Iterable[Column | str], rows: Iterable[Row | Sequence[Text | Cell]]) -> Table:
         """Return a table; a heading alone is a column of numbers, cells alone are a row without emphasis.
 
-        A column that a narrow terminal may leave out is left out if all its cells are empty.
+        Columns that are optional, or that a narrow terminal may leave out, are left out if all their cells are empty.
         """
         every = [Column(each) if isinstance(each, str) else each for each in columns]
         listed = [each if isinstance(each, Row) else Row(each) for each in rows]
         full = [row.cells for row in listed if len(row.cells) == len(every)]
-        kept = [at for at, each in enumerate(every) if not each.detail or not full or any(row[at] for row in full)]
+        needless = {at for at, each in enumerate(every) if full and (each.detail or each.optional)}
+        kept = [at for at in range(len(every)) if at not in needless or any(row[at] != "" for row in full)]
         shown = (row.cells if len(row.cells) < len(every) else [row.cells[at] for at in kept] for row in listed)
         return cls([every[at] for at in kept], [Row(cells, row.tone) for cells, row in zip(shown, listed, strict=True)])
 
@@ -107,6 +111,11 @@ class Facts(Struct, frozen=True):
     """Values under their labels."""
 
     values: Mapping[str, Text]
+
+    @classmethod
+    def of(cls, values: Mapping[str, Text | None]) -> Facts:
+        """Return the values that are not None."""
+        return cls({label: value for label, value in values.items() if value is not None})
 
 
 class Code(Struct, frozen=True):
@@ -150,6 +159,12 @@ class View(Struct, frozen=True):
     verbose: bool = False
     depth: int | None = None  # levels of the module tree; None: as many as fit into `rows`, or all if verbose
     rows: int = 14  # of a module tree: a document that is not verbose is one screen
+
+
+def capped(lines: Sequence[Text], most: int | None, more: str) -> list[Text]:
+    """Return at most so many lines, and if there are others `more`, in which {} or {:,} stands for their number."""
+    rest = 0 if most is None else len(lines) - most
+    return [*lines[:most], more.format(rest)] if rest > 0 else [*lines]
 
 
 def table_section(

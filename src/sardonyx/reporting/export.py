@@ -7,27 +7,13 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from sardonyx.records.export import BoundaryValue, ExampleInput, Export, Extraction, OperatorChecks
-from sardonyx.records.run import Run
-from sardonyx.reporting import formatting
-from sardonyx.reporting.document import (
-    Block,
-    Document,
-    Facts,
-    Notes,
-    Paragraph,
-    Section,
-    Span,
-    Table,
-    Text,
-    Tone,
-    View,
-    table_section,
-    text_column,
-)
+from sardonyx.reporting import document as doc
+from sardonyx.reporting import formatting as fmt
+from sardonyx.reporting.document import Span, Text, Tone, View, text_column
 from sardonyx.reporting.formatting import plural
 from sardonyx.reporting.inspection import coverage_line, node_count, root_table, shape_text, weight_table
 from sardonyx.reporting.module_rows import first_notes, grouped, listed, short_lines, short_names
-from sardonyx.reporting.run import CONSTANT, main_operators, run_document, run_sentence
+from sardonyx.reporting.run import CONSTANT, operator_table, run_sentence, run_tables
 from sardonyx.reporting.verdict import decoder_line, verdict_section, verdict_summary, verification
 
 NOTES_SHOWN = 2
@@ -36,35 +22,30 @@ FIXED_SHOWN = 6
 OPERATORS_SHOWN = 3
 
 
-def export_document(export: Export, view: View) -> Document:
+def export_document(export: Export, view: View) -> doc.Document:
     """Return the answer of `export`."""
-    return Document(
+    optimized = export.optimized
+    verification = verdict_section(export.verdict, view) if view.verbose else verdict_summary(export.verdict)
+    operators = doc.Notes(operator_lines(export.operators, view) if export.operators is not None else [])
+    tables: Sequence[doc.Block] = ()  # what became of the operators; verbose, also what each pass did
+    if optimized is not None and view.verbose:
+        tables = run_tables(optimized)
+    elif optimized is not None:
+        tables = (operator_table([op for op in optimized.ops if op.op_type != CONSTANT], OPERATORS_SHOWN),)
+    return doc.Document(
         title=export.module.label,
         head=(_facts(export, view),),
         blocks=(
-            Section("Example inputs", (_inputs(export), Notes(_input_lines(export, view)))),
-            Paragraph(unreached_line(export) if export.unreached else ""),
+            _inputs(export, view),
+            doc.Paragraph(unreached_line(export) if export.unreached else ""),
             weight_table("Weights of several modules", export.tied if view.verbose else ()),
             root_table(export.root_nodes if view.verbose else ()),
-            _verification(export, view),
-            Paragraph(decoder_line(export.decoder) if export.decoder is not None else ""),
-            *(_optimized(export.optimized, view) if export.optimized is not None else ()),
+            replace(verification, blocks=(*verification.blocks, operators)),
+            doc.Paragraph(decoder_line(export.decoder) if export.decoder is not None else ""),
+            *tables,
         ),
         sentence=Span(export_sentence(export), Tone.STRONG),
     )
-
-
-def _verification(export: Export, view: View) -> Section:
-    section = verdict_section(export.verdict, view) if view.verbose else verdict_summary(export.verdict)
-    operators = Notes(operator_lines(export.operators, view) if export.operators is not None else [])
-    return replace(section, blocks=(*section.blocks, operators))
-
-
-def _optimized(run: Run, view: View) -> Sequence[Block]:
-    """Return what became of the operators; verbose, also what each pass did."""
-    if view.verbose:
-        return run_document(run, view).blocks[:2]
-    return (main_operators([op for op in run.ops if op.op_type != CONSTANT], OPERATORS_SHOWN),)
 
 
 def export_sentence(export: Export) -> str:
@@ -88,100 +69,84 @@ def operator_lines(checks: OperatorChecks, view: View) -> list[str]:
     undecided = sum(checks.undecided.values())
     rest = f", {undecided} not decided" if undecided else ""
     equal = f"{checks.all_values} of {checks.operators} ATen operators equal in exact arithmetic (for all values)"
-    reasons = (f"not decided: {count} {formatting.one_line(reason)}" for reason, count in checks.undecided.items())
-    return [equal + orders + rest, *map(formatting.one_line, checks.unequal), *(reasons if view.verbose else ())]
+    reasons = (f"not decided: {count} {fmt.one_line(reason)}" for reason, count in checks.undecided.items())
+    return [equal + orders + rest, *map(fmt.one_line, checks.unequal), *(reasons if view.verbose else ())]
 
 
 def unreached_line(export: Export) -> str:
     """Return which modules the example inputs never reach, so that the file does not contain them."""
-    names = [formatting.name(path) for path in export.unreached]
+    names = [fmt.name(path) for path in export.unreached]
     return f"never reached by these inputs, and not in the file: {listed(names, UNREACHED_SHOWN)}"
 
 
-def _facts(export: Export, view: View) -> Facts:
+def _facts(export: Export, view: View) -> doc.Facts:
     module = export.module
     size = f"{plural(module.modules, 'module')}, {plural(module.parameters, 'parameter')}"
     nodes = node_count(export.counts.nodes, export.counts.constants)
+    torch: dict[str, Text] = {}
+    if export.plain_torch is not None and export.optimized is not None:  # how many nodes torch alone would leave
+        plain, result = export.plain_torch.nodes, export.optimized.after.nodes
+        fewer = f"{fmt.count(result)} ({fmt.percent(plain, result)})"
+        torch = {"plain torch": f"{plural(plain, 'node')} with torch's own optimizer; the result has {fewer}"}
     if not view.verbose:
-        root = f"; {formatting.count(export.coverage.root)} have no module (-v lists them)" if export.root_nodes else ""
-        class_name = formatting.name(module.class_name.rpartition(".")[2])
-        return Facts({"module": f"{class_name}, {size}", "nodes": nodes + root, **_plain_torch(export)})
-    return Facts(
-        {
-            "class": formatting.name(module.class_name, 100),
-            "size": size,
-            "nodes": nodes,
-            **_plain_torch(export),
-            "nodes by module": coverage_line(export.coverage),
-            "time": formatting.phases(export.seconds),
-            "weights": f"sha256 {module.sha256}",
-            "file": f"sha256 {export.result.sha256}",
-        }
-    )
+        root = f"; {fmt.count(export.coverage.root)} have no module (-v lists them)" if export.root_nodes else ""
+        class_name = fmt.name(module.class_name.rpartition(".")[2])
+        return doc.Facts({"module": f"{class_name}, {size}", "nodes": nodes + root, **torch})
+    facts: dict[str, Text] = {"class": fmt.name(module.class_name, 100), "size": size, "nodes": nodes, **torch}
+    facts |= {"nodes by module": coverage_line(export.coverage), "time": fmt.phases(export.seconds)}
+    return doc.Facts(facts | {"weights": f"sha256 {module.sha256}", "file": f"sha256 {export.result.sha256}"})
 
 
-def _plain_torch(export: Export) -> dict[str, Text]:
-    """Return how many nodes torch alone would leave, as a fact, and how many fewer the result has."""
-    if export.plain_torch is None or export.optimized is None:
-        return {}
-    plain, result = export.plain_torch.nodes, export.optimized.after.nodes
-    fewer = f"{formatting.count(result)} ({formatting.percent(plain, result)})"
-    return {"plain torch": f"{plural(plain, 'node')} with torch's own optimizer; the result has {fewer}"}
-
-
-def _inputs(export: Export) -> Table:
-    roles = {str(example): role for example in export.inputs for note in export.notes if (role := _role(note, example))}
+def _inputs(export: Export, view: View) -> doc.Section:
+    """Return the example inputs with how each was generated, the outputs, and the notes about anything else."""
+    starts = tuple(f"{example} generated as " for example in export.inputs)
+    about = [note for note in export.notes if note.startswith(starts)]
+    roles = {start: note.removeprefix(start) for note in about for start in starts if note.startswith(start)}
 
     def cells(example: ExampleInput) -> tuple[str, str, str]:
         """Return the type with the shape of an example input, its dynamic dimensions, and how it was generated."""
-        dims = ", ".join(f"{axis}={formatting.name(dim)}" for axis, dim in example.dynamic.items())
-        return str(example).removeprefix(f"{example.name}="), dims, formatting.one_line(roles.get(str(example), ""))
+        dims = ", ".join(f"{axis}={fmt.name(dim)}" for axis, dim in example.dynamic.items())
+        return (
+            str(example).removeprefix(f"{example.name}="),
+            dims,
+            fmt.one_line(roles.get(f"{example} generated as ", "")),
+        )
 
     groups = grouped(export.inputs, lambda example: example.name, cells)
     rows = [(f"{label}={dtype}", *rest) for label, (first, *_) in groups for dtype, *rest in [cells(first)]]
-    columns = [text_column("--input"), text_column("dynamic"), text_column("generated as", 1)]
-    used = [place for place in range(len(columns)) if any(row[place] for row in rows)]
-    return Table.of([columns[place] for place in used], ([row[place] for place in used] for row in rows))
+    columns = (text_column("--input"), text_column("dynamic", optional=True), text_column("generated as", 1))
+    others = short_lines(note for note in export.notes if note not in about)
+    lines = [f"outputs: {', '.join(short_names(export.outputs))}"]
+    if export.state:
+        firsts = [state.initial for state in export.state]
+        is_one = all(isinstance(first, (int, float, bool)) and first == firsts[0] for first in firsts)
+        where = f"{firsts[0]:g}" if is_one else "in the file's metadata (sardonyx.state)"
+        names = (", ".join(short_names(getattr(each, side) for each in export.state)) for side in ("output", "name"))
+        are = " are " if len(export.state) > 1 else " is "
+        lines.append(f"state: {are.join(names)} of the next run; first values: {where}")
+    if export.fixed:
+        fixed = [fmt.one_line(f"{name}={value!r}") for name, value in export.fixed.items()]
+        lines.append(f"fixed in the graph: {listed(fixed, None if view.verbose else FIXED_SHOWN)}")
+    lines += first_notes(others, None if view.verbose else NOTES_SHOWN)
+    return doc.Section("Example inputs", (doc.Table.of(columns, rows), doc.Notes(lines)))
 
 
-def _input_lines(export: Export, view: View) -> list[str]:
-    """Return the outputs, and the notes that are not about one example input."""
-    about_one = {note for note in export.notes for example in export.inputs if _role(note, example)}
-    notes = short_lines(note for note in export.notes if note not in about_one)
-    fixed = [formatting.one_line(f"{name}={value!r}") for name, value in export.fixed.items()]
-    return [
-        f"outputs: {', '.join(short_names(export.outputs))}",
-        *_state_lines(export),
-        *([f"fixed in the graph: {listed(fixed, None if view.verbose else FIXED_SHOWN)}"] if fixed else []),
-        *first_notes(list(map(formatting.one_line, notes)), None if view.verbose else NOTES_SHOWN),
-    ]
+STRADDLING_SHOWN = 8  # nodes, without -v
 
 
-def _state_lines(export: Export) -> list[str]:
-    if not export.state:
-        return []
-    firsts = [state.initial for state in export.state]
-    is_one = all(isinstance(first, (int, float, bool)) and first == firsts[0] for first in firsts)
-    where = f"{firsts[0]:g}" if is_one else "in the file's metadata (sardonyx.state)"
-    inputs, outputs = ([*short_names(names)] for names in zip(*((s.name, s.output) for s in export.state), strict=True))
-    verb = "are" if len(export.state) > 1 else "is"
-    return [f"state: {', '.join(outputs)} {verb} {', '.join(inputs)} of the next run; first values: {where}"]
-
-
-def _role(note: str, example: ExampleInput) -> str:
-    """Return what a note says about how an example input was generated, or "" if it is about something else."""
-    start = f"{example} generated as "
-    return note.removeprefix(start) if note.startswith(start) else ""
-
-
-_SHOWN = 8  # straddling nodes, without -v
-
-
-def extraction_document(extraction: Extraction, view: View) -> Document:
+def extraction_document(extraction: Extraction, view: View) -> doc.Document:
     """Return the answer of `extract`."""
-    return Document(
-        title=(_module(extraction.path), Span(f"  {formatting.name(extraction.tag, 100)}", Tone.FAINT)),
-        head=(Notes(_heading_lines(extraction, view)),),
+    lines: list[str] = []
+    if extraction.straddling:
+        names = listed(list(map(fmt.name, extraction.straddling)), None if view.verbose else STRADDLING_SHOWN)
+        why = "because these nodes also do the work of other modules"
+        lines.append(f"wider than {_module(extraction.asked)}, {why}: {names}")
+    if extraction.dropped:
+        lines.append(f"not computed by this graph: {', '.join(map(fmt.name, extraction.dropped))}")
+    lines += [f"note: {fmt.one_line(note)}" for note in extraction.notes]
+    return doc.Document(
+        title=(_module(extraction.path), Span(f"  {fmt.name(extraction.tag, 100)}", Tone.FAINT)),
+        head=(doc.Notes(lines),),
         blocks=(
             _boundary(extraction),
             verdict_section(extraction.live, view, "Against the live module"),
@@ -194,10 +159,10 @@ def extraction_document(extraction: Extraction, view: View) -> Document:
 def extraction_sentence(extraction: Extraction) -> str:
     """Return what was extracted and whether it was verified, in one line."""
     clauses = [
-        f"{_module(extraction.path)}: {formatting.plural(extraction.counts.nodes, 'node')}",
-        formatting.plural(len(extraction.inputs), "input"),
-        formatting.plural(len(extraction.outputs), "output"),
-        formatting.size(extraction.counts.bytes),
+        f"{_module(extraction.path)}: {plural(extraction.counts.nodes, 'node')}",
+        plural(len(extraction.inputs), "input"),
+        plural(len(extraction.outputs), "output"),
+        fmt.size(extraction.counts.bytes),
     ]
     if extraction.path != extraction.asked and extraction.straddling:
         clauses.append(f"wider than {_module(extraction.asked)}")
@@ -207,35 +172,19 @@ def extraction_sentence(extraction: Extraction) -> str:
 
 
 def _module(path: str) -> str:
-    return formatting.name(path) or "the model"
+    return fmt.name(path) or "the model"
 
 
-def _heading_lines(extraction: Extraction, view: View) -> list[str]:
-    lines: list[str] = []
-    if extraction.straddling:
-        names = [formatting.name(node) for node in extraction.straddling]
-        lines.append(
-            f"wider than {_module(extraction.asked)}, because these nodes also do the work of other modules: "
-            + listed(names, None if view.verbose else _SHOWN)
-        )
-    if extraction.dropped:
-        lines.append(f"not computed by this graph: {', '.join(map(formatting.name, extraction.dropped))}")
-    return lines + [f"note: {formatting.one_line(note)}" for note in extraction.notes]
-
-
-def _boundary(extraction: Extraction) -> Section:
+def _boundary(extraction: Extraction) -> doc.Section:
     def cells(value: BoundaryValue) -> tuple[str, ...]:
-        return (
-            formatting.name(value.type),
-            shape_text(value.shape),
-            "model input" if value.module is None else _module(value.module),
-            *((formatting.name(value.live or "·"),) if extraction.live is not None else ()),
-        )
+        module = "model input" if value.module is None else _module(value.module)
+        live = "" if extraction.live is None else fmt.name(value.live or "·")
+        return fmt.name(value.type), shape_text(value.shape), module, live
 
     rows = (
         (kind, label, *cells(first))
         for kind, values in (("input", extraction.inputs), ("output", extraction.outputs))
         for label, (first, *_) in grouped(values, lambda value: value.name, cells)
     )
-    live = ("live module's",) if extraction.live is not None else ()
-    return table_section("Boundary", ("", "name", "type", "shape", "produced by", *live), rows, text_columns=6)
+    columns = ("", "name", "type", "shape", "produced by", text_column("live module's", optional=True))
+    return doc.table_section("Boundary", columns, rows, text_columns=5)

@@ -17,20 +17,9 @@ from sardonyx.records.inspection import Inspection
 from sardonyx.records.quantization import Quantization
 from sardonyx.records.run import Run, Verdict
 from sardonyx.records.study import Fleet, ModelRow
-from sardonyx.reporting import formatting
-from sardonyx.reporting.document import (
-    Column,
-    Document,
-    Paragraph,
-    Row,
-    Section,
-    Span,
-    Table,
-    Text,
-    Tone,
-    table_section,
-    text_column,
-)
+from sardonyx.reporting import document as doc
+from sardonyx.reporting import formatting as fmt
+from sardonyx.reporting.document import Column, Row, Span, Text, Tone, text_column
 from sardonyx.reporting.inspection import family_name
 from sardonyx.reporting.measures import RecordKind
 from sardonyx.reporting.record_kinds import QUANTIZATION, RUN
@@ -93,7 +82,7 @@ def _of_run(run: Run) -> Numbers:
         "status": run.status,
         "family": None if run.fingerprint is None else run.fingerprint.family,
         **_read(RUN, run, "nodes", "bytes"),
-        "opset": formatting.opset(run.result.opsets).removeprefix("opset "),
+        "opset": fmt.opset(run.result.opsets).removeprefix("opset "),
         **_of_verdict(run.verdict),
         **_read(RUN, run, "rolled_back"),
         "written": run.result.path is not None,
@@ -123,7 +112,7 @@ def _of_inspection(inspection: Inspection) -> Numbers:
         "nodes": inspection.counts.nodes,
         "parameters": inspection.parameters,
         "bytes": inspection.file_bytes or inspection.counts.bytes,
-        "opset": formatting.opset(inspection.opsets).removeprefix("opset "),
+        "opset": fmt.opset(inspection.opsets).removeprefix("opset "),
         "modules": len(inspection.modules),
         "dynamic": list(dims),
     }
@@ -138,14 +127,14 @@ def fleet_sentence(fleet: Fleet) -> str:
     gates = sum(row.code == GateNotMet.exit_code for row in rows)
     ended = Counter(row.status for row in rows)
     done = len(rows) - ended["failed"] - ended["not run"]
-    earlier = f" ({formatting.count(ended['reused'])} by an earlier run)" if ended["reused"] else ""
+    earlier = f" ({fmt.count(ended['reused'])} by an earlier run)" if ended["reused"] else ""
     others = {"failed": ended["failed"], "did not meet a gate": gates, "not run": ended["not run"]}
-    clauses = [f"{formatting.count(done)} {_VERBS[fleet.command].done}{earlier}"]
-    clauses += (f"{formatting.count(number)} {what}" for what, number in others.items() if number)
-    return f"{formatting.plural(len(rows), 'model')}: {', '.join(clauses)}"
+    clauses = [f"{fmt.count(done)} {_VERBS[fleet.command].done}{earlier}"]
+    clauses += (f"{fmt.count(number)} {what}" for what, number in others.items() if number)
+    return f"{fmt.plural(len(rows), 'model')}: {', '.join(clauses)}"
 
 
-def fleet_document(fleet: Fleet, *, where: str = "") -> Document:
+def fleet_document(fleet: Fleet, *, where: str = "") -> doc.Document:
     """Return the answer of a command about many models: a row for each, or groups if there are more than fit.
 
     Args:
@@ -156,10 +145,10 @@ def fleet_document(fleet: Fleet, *, where: str = "") -> Document:
     blocks = _grouped(fleet) if len(fleet.models) > MOST_ROWS else (_table(fleet.models, names, fleet),)
     bad = any(row.code for row in fleet.models)
     sentence = Span(fleet_sentence(fleet), Tone.BAD if bad else Tone.STRONG)
-    return Document((*blocks, Paragraph(where, Tone.FAINT)), sentence=sentence)
+    return doc.Document((*blocks, doc.Paragraph(where, Tone.FAINT)), sentence=sentence)
 
 
-def _table(models: Sequence[ModelRow], names: Sequence[Text], fleet: Fleet) -> Table:
+def _table(models: Sequence[ModelRow], names: Sequence[Text], fleet: Fleet) -> doc.Table:
     """Return a row for each model; one without a result has its status in the first column of text after its name."""
     verb = _VERBS[fleet.command]
     rows: list[Row] = []
@@ -170,7 +159,7 @@ def _table(models: Sequence[ModelRow], names: Sequence[Text], fleet: Fleet) -> T
         else:
             cells[cells.index("")] = row.status
         rows.append(Row((name, *cells), Tone.BAD if row.code else Tone.PLAIN))
-    return Table.of((text_column("model"), *verb.columns), rows)
+    return doc.Table.of((text_column("model"), *verb.columns), rows)
 
 
 class _Verb(Struct, frozen=True):
@@ -183,16 +172,16 @@ class _Verb(Struct, frozen=True):
 
     def change(self, row: ModelRow) -> str:
         """Return what a model had before and after."""
-        write = formatting.size if self.saves == "bytes" else formatting.count
-        return formatting.from_to(write(row.numbers[f"{self.saves}_before"]), write(row.numbers[f"{self.saves}_after"]))
+        write = fmt.size if self.saves == "bytes" else fmt.count
+        return fmt.from_to(write(row.numbers[f"{self.saves}_before"]), write(row.numbers[f"{self.saves}_after"]))
 
 
 def _run_cells(row: ModelRow, fleet: Fleet) -> tuple[str, ...]:
     numbers = row.numbers
     before, after = numbers["nodes_before"], numbers["nodes_after"]
     return (
-        formatting.from_to(formatting.count(before), formatting.count(after)),
-        formatting.percent(before, after),
+        fmt.from_to(fmt.count(before), fmt.count(after)),
+        fmt.percent(before, after),
         _size(numbers),
         numbers["opset"],
         *_verified(numbers),
@@ -201,7 +190,7 @@ def _run_cells(row: ModelRow, fleet: Fleet) -> tuple[str, ...]:
 
 
 def _size(numbers: Mapping[str, Any]) -> str:
-    return formatting.from_to(formatting.size(numbers["bytes_before"]), formatting.size(numbers["bytes_after"]))
+    return fmt.from_to(fmt.size(numbers["bytes_before"]), fmt.size(numbers["bytes_after"]))
 
 
 _VERIFIED = (text_column("verification"), text_column("tolerance used", detail=1))
@@ -222,13 +211,13 @@ def _written(row: ModelRow, fleet: Fleet) -> str:
 def _inspection_cells(row: ModelRow, _fleet: Fleet) -> tuple[str, ...]:
     numbers = row.numbers
     return (
-        formatting.count(numbers["nodes"]),
-        formatting.count(numbers["parameters"]),
-        formatting.size(numbers["bytes"]),
+        fmt.count(numbers["nodes"]),
+        fmt.count(numbers["parameters"]),
+        fmt.size(numbers["bytes"]),
         numbers["opset"],
-        formatting.count(numbers["modules"]),
+        fmt.count(numbers["modules"]),
         numbers["architecture"],
-        ", ".join(map(formatting.name, numbers["dynamic"])) or "·",
+        ", ".join(map(fmt.name, numbers["dynamic"])) or "·",
     )
 
 
@@ -237,7 +226,7 @@ def _quantization_cells(row: ModelRow, fleet: Fleet) -> tuple[str, ...]:
     top1 = numbers["top1"]
     return (
         _size(numbers),
-        formatting.percent(numbers["bytes_before"], numbers["bytes_after"]),
+        fmt.percent(numbers["bytes_before"], numbers["bytes_after"]),
         "·" if numbers["relative_l2"] is None else f"{100 * numbers['relative_l2']:.2g} %",
         "·" if top1 is None else f"{100 * top1:.1f} %",
         _written(row, fleet),
@@ -291,20 +280,20 @@ def savings(fleet: Fleet) -> list[tuple[float, ModelRow]]:
     return sorted(shares, key=lambda entry: (-entry[0], entry[1].name))
 
 
-def status_table(fleet: Fleet) -> Table:
+def status_table(fleet: Fleet) -> doc.Table:
     """Return how many models ended in which way, the time they took, and what they have and save together."""
     what = _VERBS[fleet.command].saves
     heading = ("status", "models", "time", *((f"{what} before", f"{what} after", "change") if what else ()))
     rows: list[Row] = []
     for status in ("done", "reused", "failed", "not run"):
         models = [row for row in fleet.models if row.status == status]
-        spent = formatting.seconds(sum(row.seconds for row in models))
-        cells = (status, formatting.count(len(models)), spent, *(_totals(models, what) if what else ()))
+        spent = fmt.seconds(sum(row.seconds for row in models))
+        cells = (status, fmt.count(len(models)), spent, *(_totals(models, what) if what else ()))
         rows += [Row(cells, Tone.BAD if status == "failed" else Tone.PLAIN)] if models else []
-    return Table.of((text_column(heading[0]), *heading[1:]), rows)
+    return doc.Table.of((text_column(heading[0]), *heading[1:]), rows)
 
 
-def group_section(fleet: Fleet) -> Section:
+def group_section(fleet: Fleet) -> doc.Section:
     """Return a row for each family, or for each folder if families are not known."""
     by_family = any(row.numbers.get("family") for row in fleet.models)
     groups = defaultdict[str, list[ModelRow]](list)
@@ -319,13 +308,13 @@ def group_section(fleet: Fleet) -> Section:
     rows: list[tuple[str, ...]] = []
     for name, models in sorted(groups.items(), key=lambda entry: (-len(entry[1]), entry[0])):
         failed = sum(row.status == "failed" for row in models)
-        cells = (formatting.count(failed) if failed else "·", formatting.seconds(sum(row.seconds for row in models)))
+        cells = (fmt.count(failed) if failed else "·", fmt.seconds(sum(row.seconds for row in models)))
         if what:
             saved = sorted(shares[name])
             low, middle, high = (_share(quantile(saved, at)) if saved else "·" for at in _QUARTERS)
             cells = (*cells, *_totals(models, what), middle, f"{low} to {high}" if saved else "·")
-        rows.append((name, formatting.count(len(models)), *cells))
-    return table_section("By family" if by_family else "By folder", heading, rows, most=_MOST_GROUPS)
+        rows.append((name, fmt.count(len(models)), *cells))
+    return doc.table_section("By family" if by_family else "By folder", heading, rows, most=_MOST_GROUPS)
 
 
 def _group(row: ModelRow, *, by_family: bool) -> str:
@@ -337,8 +326,8 @@ def _group(row: ModelRow, *, by_family: bool) -> str:
 
 def _totals(rows: Sequence[ModelRow], what: str) -> tuple[str, str, str]:
     before, after = (sum(row.numbers.get(f"{what}_{when}", 0) for row in rows) for when in ("before", "after"))
-    write = formatting.size if what == "bytes" else formatting.count
-    return write(before), write(after), formatting.percent(before, after) if before else "·"
+    write = fmt.size if what == "bytes" else fmt.count
+    return write(before), write(after), fmt.percent(before, after) if before else "·"
 
 
 def _share(share: float) -> str:
@@ -371,21 +360,21 @@ def failure_groups(fleet: Fleet) -> list[FailureGroup]:
     return [FailureGroup(reason, tuple(rows)) for reason, rows in ordered]
 
 
-def failure_section(fleet: Fleet, most: int = 20) -> Section:
+def failure_section(fleet: Fleet, most: int = 20) -> doc.Section:
     """Return the failures by reason, with the number of models and the first ones."""
     rows: list[tuple[str, ...]] = []
     for group in failure_groups(fleet):
         reason = group.reason if len(group.rows) > 1 else next(iter(group.rows)).reason
         more = f", and {len(group.rows) - _NAMES} more" if len(group.rows) > _NAMES else ""
-        names = ", ".join(formatting.name(row.name) for row in group.rows[:_NAMES])
-        rows.append((formatting.one_line(reason), formatting.count(len(group.rows)), names + more))
+        names = ", ".join(fmt.name(row.name) for row in group.rows[:_NAMES])
+        rows.append((fmt.one_line(reason), fmt.count(len(group.rows)), names + more))
     columns = (Column("reason", right=False, whole=True), "models", text_column("which"))
-    rest = f"and {formatting.plural(len(rows) - most, 'other reason')}" if len(rows) > most else ""
-    title = f"{formatting.plural(sum(row.status == 'failed' for row in fleet.models), 'model')} failed"
-    return table_section(Span(title, Tone.BAD), columns, rows, below=rest, most=most)
+    rest = f"and {fmt.plural(len(rows) - most, 'other reason')}" if len(rows) > most else ""
+    title = f"{fmt.plural(sum(row.status == 'failed' for row in fleet.models), 'model')} failed"
+    return doc.table_section(Span(title, Tone.BAD), columns, rows, below=rest, most=most)
 
 
-def pass_section(fleet: Fleet) -> Section:
+def pass_section(fleet: Fleet) -> doc.Section:
     """Return what each pass did in all models."""
     models, rewrites, nodes = Counter[str](), Counter[str](), Counter[str]()
     for row in fleet.models:
@@ -394,13 +383,13 @@ def pass_section(fleet: Fleet) -> Section:
         rewrites.update(counted)
         nodes.update(row.numbers.get("nodes_by_pass", {}))
     rows = [
-        (name, formatting.count(models[name]), formatting.count(rewrites[name]), formatting.change(nodes[name]))
+        (name, fmt.count(models[name]), fmt.count(rewrites[name]), fmt.change(nodes[name]))
         for name in sorted(rewrites, key=lambda name: (nodes[name], name))
     ]
-    return table_section("By pass", ("pass", "models", "rewrites", "nodes"), rows)
+    return doc.table_section("By pass", ("pass", "models", "rewrites", "nodes"), rows)
 
 
-def missed_section(fleet: Fleet, most: int = 30) -> Section:
+def missed_section(fleet: Fleet, most: int = 30) -> doc.Section:
     """Return the most frequent reasons for which a pass that nearly matched was not applied."""
     counts, models = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     for row in fleet.models:
@@ -409,43 +398,43 @@ def missed_section(fleet: Fleet, most: int = 30) -> Section:
             counts[name, why] += count
             models[name, why] += 1
     rows = [
-        (name, formatting.one_line(why), formatting.count(models[name, why]), formatting.count(count))
+        (name, fmt.one_line(why), fmt.count(models[name, why]), fmt.count(count))
         for (name, why), count in sorted(counts.items(), key=lambda entry: (-models[entry[0]], -entry[1], entry[0]))
     ]
     heading = ("pass", "skipped because", "models", "matches")
-    return table_section("Missed fusions", heading, rows, text_columns=2, most=most)
+    return doc.table_section("Missed fusions", heading, rows, text_columns=2, most=most)
 
 
-def memory_section(fleet: Fleet) -> Section:
+def memory_section(fleet: Fleet) -> doc.Section:
     """Return measured against estimated peak memory."""
     known = [row for row in fleet.models if row.peak and row.estimate]
     ratios = sorted(row.peak / row.estimate for row in known)
     if not known:
-        return Section("Memory", ())
+        return doc.Section("Memory", ())
     peaks = sorted(row.peak for row in known)
     estimates = sorted(row.estimate for row in known)
     rows = [
         (
             label,
-            formatting.size(int(quantile(peaks, at))),
-            formatting.size(int(quantile(estimates, at))),
+            fmt.size(int(quantile(peaks, at))),
+            fmt.size(int(quantile(estimates, at))),
             f"{quantile(ratios, at):.2f}",
         )
         for label, at in (("least", 0.0), ("5 %", 0.05), ("median", 0.5), ("95 %", 0.95), ("most", 1.0))
     ]
     above = sum(ratio > 1 for ratio in ratios)
-    below = f"{formatting.count(above)} of {formatting.plural(len(known), 'model')} took more than estimated."
-    return table_section("Memory", ("quantile", "measured", "estimated", "ratio"), rows, below=below)
+    below = f"{fmt.count(above)} of {fmt.plural(len(known), 'model')} took more than estimated."
+    return doc.table_section("Memory", ("quantile", "measured", "estimated", "ratio"), rows, below=below)
 
 
-def _grouped(fleet: Fleet) -> tuple[Section, ...]:
+def _grouped(fleet: Fleet) -> tuple[doc.Section, ...]:
     verb = _VERBS[fleet.command]
     largest = [(row.source, verb.change(row), _share(share)) for share, row in savings(fleet)[:_LARGEST]]
     heading = ("model", verb.saves, "saved")
-    return group_section(fleet), table_section("Largest savings", heading, largest), failure_section(fleet)
+    return group_section(fleet), doc.table_section("Largest savings", heading, largest), failure_section(fleet)
 
 
-def sample_tables(fleet: Fleet, seed: int = 0) -> dict[str, Table]:
+def sample_tables(fleet: Fleet, seed: int = 0) -> dict[str, doc.Table]:
     """Return some models with links to their records: those that save most and least, and others at random."""
     ordered = [row for _, row in savings(fleet)] or [row for row in fleet.models if row.has_result]
     if len(ordered) <= 3 * _SAMPLE:
@@ -458,10 +447,10 @@ def sample_tables(fleet: Fleet, seed: int = 0) -> dict[str, Table]:
     return {title: _linked(rows, fleet) for title, rows in samples.items()}
 
 
-def _linked(rows: Sequence[ModelRow], fleet: Fleet) -> Table:
+def _linked(rows: Sequence[ModelRow], fleet: Fleet) -> doc.Table:
     """Return rows in which the name of a model is a link to its record."""
     records = (f"{row.name}.json" if f"{row.name}.json" in row.files else "" for row in rows)
-    names = [Span(formatting.name(row.name), target=quote(record)) for row, record in zip(rows, records, strict=True)]
+    names = [Span(fmt.name(row.name), target=quote(record)) for row, record in zip(rows, records, strict=True)]
     return _table(rows, names, fleet)
 
 

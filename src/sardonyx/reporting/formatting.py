@@ -23,11 +23,7 @@ def visible(text: str) -> str:
     """Return the text on one line with every unprintable character as an escape sequence."""
     if text.isprintable():
         return text
-    return "".join(char if char.isprintable() else _escape_sequence(char) for char in text)
-
-
-def _escape_sequence(char: str) -> str:
-    return char.encode("unicode_escape", "backslashreplace").decode("ascii")
+    return "".join(c if c.isprintable() else str(c.encode("unicode_escape", "backslashreplace"), "ascii") for c in text)
 
 
 def printable_json(document: bytes) -> str:
@@ -119,6 +115,16 @@ def from_to(before: str, after: str) -> str:
     return f"{number if number and after.endswith(' ' + unit) else before} → {after}"
 
 
+def counts(before: int, after: int) -> str:
+    """Return two counts: 215 → 74."""
+    return f"{count(before)} → {count(after)}"
+
+
+def sizes(before: int, after: int) -> str:
+    """Return two sizes: 17.6 → 4.4 MB."""
+    return from_to(size(before), size(after))
+
+
 def seconds(duration: float) -> str:
     """Return a duration with three digits at most."""
     if duration < 0.9995:
@@ -142,6 +148,11 @@ def date(recorded: str) -> str:
 def phases(times: Mapping[str, float]) -> str:
     """Return how long each phase took: load 12 ms, verify 3.4 s."""
     return ", ".join(f"{name(phase)} {seconds(time)}" for phase, time in times.items())
+
+
+def versions(packages: Mapping[str, str]) -> str:
+    """Return the versions of packages: numpy 2.4.0, onnx 1.23.2."""
+    return ", ".join(f"{package} {version}" for package, version in sorted(packages.items()))
 
 
 def difference(value: float) -> str:

@@ -14,7 +14,7 @@ from msgspec import Struct
 from sardonyx.errors import UsageError
 from sardonyx.records import reading
 from sardonyx.records.expressions import Gate, shown
-from sardonyx.reporting import formatting
+from sardonyx.reporting import formatting as fmt
 from sardonyx.reporting.document import Document, Paragraph, Section, Table, text_column
 from sardonyx.reporting.measures import Reading, RecordKind
 from sardonyx.reporting.record_kinds import FLEET, NEEDS_TUNING, NEEDS_VERDICT, kind_of, kinds
@@ -152,7 +152,7 @@ class JobSummary(Struct, frozen=True):
 def summary_document(summary: JobSummary) -> Document:
     """Return a section of the page of a CI job."""
     unmet = sum(not outcome.met for outcome in summary.outcomes)
-    gates = formatting.plural(len(summary.outcomes), "gate")
+    gates = fmt.plural(len(summary.outcomes), "gate")
     if summary.failed:
         mark, verdict = "❌", "failed"
     elif unmet:
@@ -162,7 +162,7 @@ def summary_document(summary: JobSummary) -> Document:
     return Document(
         title=f"{mark} {summary.title}: {verdict}",
         level=3,
-        blocks=(Paragraph(formatting.one_line(summary.sentence)), _gates(summary.outcomes), _numbers(summary)),
+        blocks=(Paragraph(fmt.one_line(summary.sentence)), _gates(summary.outcomes), _numbers(summary)),
     )
 
 

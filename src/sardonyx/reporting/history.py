@@ -12,23 +12,10 @@ from msgspec import Struct
 from sardonyx.records.base import Record
 from sardonyx.records.provenance import lineage
 from sardonyx.records.run import PassRecord, Run
-from sardonyx.reporting import formatting
+from sardonyx.reporting import document as doc
+from sardonyx.reporting import formatting as fmt
 from sardonyx.reporting.bench import milliseconds, ratio, size
-from sardonyx.reporting.document import (
-    Column,
-    Notes,
-    Paragraph,
-    Row,
-    Section,
-    Span,
-    Table,
-    Text,
-    Tone,
-    View,
-    is_empty,
-    table_section,
-    text_column,
-)
+from sardonyx.reporting.document import Column, Row, Span, Text, Tone, View, text_column
 from sardonyx.reporting.measures import Measure, Reading
 from sardonyx.reporting.module_rows import module_cell, module_rows
 from sardonyx.reporting.record_kinds import BENCHMARK, NEEDS_VERDICT, RUN
@@ -47,35 +34,35 @@ class Changes(Struct, frozen=True):
 
     sentence: str
     apart: tuple[str, ...]  # what differs besides the results: files, options, versions
-    sections: tuple[Section, ...]  # the numbers, then everything that differs
+    sections: tuple[doc.Section, ...]  # the numbers, then everything that differs
 
 
 def changes(first: RunBundle, second: RunBundle) -> Changes:
     """Return everything that differs between two runs."""
     one, two = first.run, second.run
     compared = (_operators(one, two), _passes(one, two), _modules(one, two), _skipped(one, two), _undone(one, two))
-    differing = tuple(section for section in compared if not is_empty(section))
+    differing = tuple(section for section in compared if not doc.is_empty(section))
     verdicts = (("first", verification(one.verdict)), ("second", verification(two.verdict)))
-    verifications = table_section("Verification", ("run", "verification"), verdicts, text_columns=2)
+    verifications = doc.table_section("Verification", ("run", "verification"), verdicts, text_columns=2)
     numbers = (_numbers(one, two), verifications, _times(first, second))
     sections = (*filter(None, numbers), *differing)
     return Changes(_sentence(one, two, differing), tuple(_apart(first, second)), sections)
 
 
-def _sentence(one: Run, two: Run, differing: Sequence[Section]) -> str:
-    nodes = formatting.change(two.after.nodes - one.after.nodes)
+def _sentence(one: Run, two: Run, differing: Sequence[doc.Section]) -> str:
+    nodes = fmt.change(two.after.nodes - one.after.nodes)
     octets = two.after.bytes - one.after.bytes
     passed = [run.verdict is not None and run.verdict.passed for run in (one, two)]
     both = "both verified against their source" if passed[0] else "neither is verified"
     if passed[0] != passed[1]:
         both = f"only the {'first' if passed[0] else 'second'} is verified"
     if one.after == two.after and not differing:
-        nodes, size = formatting.plural(two.after.nodes, "node"), formatting.size(two.after.bytes)
+        nodes, size = fmt.plural(two.after.nodes, "node"), fmt.size(two.after.bytes)
         result = f"The same result both times: {nodes}, {size}"
     else:
         by = "" if nodes == "·" else f" ({nodes})"
-        result = f"{formatting.from_to(formatting.count(one.after.nodes), formatting.count(two.after.nodes))} nodes{by}"
-        result += f", {formatting.size_change(octets)}" if octets else ", the same bytes"
+        result = f"{fmt.from_to(fmt.count(one.after.nodes), fmt.count(two.after.nodes))} nodes{by}"
+        result += f", {fmt.size_change(octets)}" if octets else ", the same bytes"
         titles = [str(section.title).lower() for section in differing]
         result += f"; differences in {', '.join(titles)}" if titles else ""
     return f"{result}; {both}"
@@ -91,22 +78,22 @@ def _apart(first: RunBundle, second: RunBundle) -> Iterator[str]:
     for name in dict.fromkeys((*one.options, *two.options)):
         values = [run.options.get(name) for run in (one, two)]
         if values[0] != values[1]:
-            yield formatting.one_line(f"option {name}: {_option(values[0])} → {_option(values[1])}")
+            yield fmt.one_line(f"option {name}: {_option(values[0])} → {_option(values[1])}")
     here, there = one.environment, two.environment
     versions = [{"sardonyx": env.sardonyx, "Python": env.python, **env.packages} for env in (here, there)]
     for name in dict.fromkeys((*versions[0], *versions[1])):
         values = [packages.get(name, "none") for packages in versions]
         if values[0] != values[1]:
-            yield formatting.one_line(f"{name} {values[0]} → {values[1]}")
+            yield fmt.one_line(f"{name} {values[0]} → {values[1]}")
     if here.platform != there.platform:
-        yield formatting.one_line(f"platform {here.platform} → {there.platform}")
+        yield fmt.one_line(f"platform {here.platform} → {there.platform}")
 
 
 def _option(value: object) -> str:
     return "none" if value is None or value == [] else str(value)
 
 
-def _numbers(one: Run, two: Run) -> Section:
+def _numbers(one: Run, two: Run) -> doc.Section:
     """Return the measures of the two runs, except how many fewer, and differences, which need their tolerance."""
     measures = [each for each in RUN.declared if each.name not in NEEDS_VERDICT and not each.name.endswith("_removed")]
     pairs = [(measure, measure.read(one), measure.read(two)) for measure in measures]
@@ -115,16 +102,16 @@ def _numbers(one: Run, two: Run) -> Section:
         for measure, first, second in pairs
         if first.known or second.known
     ]
-    return table_section("Numbers", ("", "first", "second", "change", ""), rows)
+    return doc.table_section("Numbers", ("", "first", "second", "change", ""), rows)
 
 
-def _times(first: RunBundle, second: RunBundle) -> Section | None:
+def _times(first: RunBundle, second: RunBundle) -> doc.Section | None:
     """Return each result against its own source, and whether the two can be compared with each other."""
     if first.point is None or second.point is None:
         if first.point is None and second.point is None:
             return None
         missing = "first" if first.point is None else "second"
-        return Section("Time", (Paragraph(f"The {missing} run was not timed."),))
+        return doc.Section("Time", (doc.Paragraph(f"The {missing} run was not timed."),))
     rows = [
         (name, milliseconds(point.timings[0].median), milliseconds(point.timings[1].median), ratio(compared))
         for name, point in (("first", first.point), ("second", second.point))
@@ -133,7 +120,7 @@ def _times(first: RunBundle, second: RunBundle) -> Section | None:
     reasons = "; ".join(incomparable(first, second))
     comparable = ("Measured apart, on the same machine; compare the results themselves with ", _BENCH, ".")
     above = f"Not comparable: {reasons}." if reasons else comparable
-    return table_section("Time", ("run", "source ms", "result ms", "result / source"), rows, above=above)
+    return doc.table_section("Time", ("run", "source ms", "result ms", "result / source"), rows, above=above)
 
 
 def incomparable(first: RunBundle, second: RunBundle) -> Iterator[str]:
@@ -150,19 +137,19 @@ def incomparable(first: RunBundle, second: RunBundle) -> Iterator[str]:
     ]
     for name, value in conditions[0].items():
         if value != conditions[-1][name]:
-            yield formatting.one_line(f"{name} {value} and {conditions[-1][name]}")
+            yield fmt.one_line(f"{name} {value} and {conditions[-1][name]}")
 
 
-def _operators(one: Run, two: Run) -> Section:
+def _operators(one: Run, two: Run) -> doc.Section:
     counts = [{op.op_type: op.after for op in run.ops} for run in (one, two)]
     rows = [
-        (formatting.name(name), formatting.count(a), formatting.count(b), formatting.change(b - a))
+        (fmt.name(name), fmt.count(a), fmt.count(b), fmt.change(b - a))
         for name, a, b in _differing(counts[0], counts[1], lambda number: number or 0)
     ]
-    return table_section("Operators", ("operator", "first result", "second", "change"), rows, most=_SHOWN)
+    return doc.table_section("Operators", ("operator", "first result", "second", "change"), rows, most=_SHOWN)
 
 
-def _passes(one: Run, two: Run) -> Section:
+def _passes(one: Run, two: Run) -> doc.Section:
     def effect(record: PassRecord | None) -> tuple[int, int, int] | None:
         return None if record is None else (record.rewrites, record.nodes, record.bytes)
 
@@ -172,18 +159,18 @@ def _passes(one: Run, two: Run) -> Section:
         if a is None or b is None:
             only, which = (b, "second") if a is None else (a, "first")
             if only is not None and only[0]:
-                counts = (formatting.count(only[0]), formatting.change(only[1]))
-                rows.append((formatting.name(name), f"only in the {which}", *counts, "·"))
+                counts = (fmt.count(only[0]), fmt.change(only[1]))
+                rows.append((fmt.name(name), f"only in the {which}", *counts, "·"))
             continue
-        rewrites = formatting.from_to(formatting.count(a[0]), formatting.count(b[0]))
-        nodes = formatting.from_to(*(formatting.change(effect[1]) if effect[1] else "0" for effect in (a, b)))
+        rewrites = fmt.from_to(fmt.count(a[0]), fmt.count(b[0]))
+        nodes = fmt.from_to(*(fmt.change(effect[1]) if effect[1] else "0" for effect in (a, b)))
         nodes = "·" if a[1] == b[1] else nodes
-        rows.append((formatting.name(name), "", rewrites, nodes, formatting.size_change(b[2] - a[2])))
+        rows.append((fmt.name(name), "", rewrites, nodes, fmt.size_change(b[2] - a[2])))
     headings = ("pass", "", "rewrites", "change in nodes", "bytes")
-    return table_section("Passes", headings, rows, text_columns=2, most=_SHOWN)
+    return doc.table_section("Passes", headings, rows, text_columns=2, most=_SHOWN)
 
 
-def _modules(one: Run, two: Run) -> Section:
+def _modules(one: Run, two: Run) -> doc.Section:
     sides = [{module.path: module for module in run.modules} for run in (one, two)]
     entries: list[tuple[str, str, tuple[int, ...]]] = []
     shown: set[str] = set()
@@ -198,41 +185,41 @@ def _modules(one: Run, two: Run) -> Section:
     rows = [
         (
             module_cell(row),
-            formatting.count(row.total[0]),
-            formatting.count(row.total[2]),
-            formatting.change(row.total[2] - row.total[0]),
-            formatting.size_change(row.total[3] - row.total[1]),
+            fmt.count(row.total[0]),
+            fmt.count(row.total[2]),
+            fmt.change(row.total[2] - row.total[0]),
+            fmt.size_change(row.total[3] - row.total[1]),
         )
         for row in module_rows(entries, View(verbose=True))
         if row.branch.path in shown
     ]
     headings = ("module", "nodes, first result", "second", "change", "bytes")
-    return table_section("Modules", headings, rows, most=_SHOWN)
+    return doc.table_section("Modules", headings, rows, most=_SHOWN)
 
 
-def _skipped(one: Run, two: Run) -> Section:
+def _skipped(one: Run, two: Run) -> doc.Section:
     counts = [
         {(record.name, group.reason): group.count for record in run.passes for group in record.refusals}
         for run in (one, two)
     ]
     rows: list[tuple[str, ...]] = []
     for (name, reason), a, b in _differing(counts[0], counts[1], lambda number: number or 0):
-        fate = "new" if not a else "gone" if not b else formatting.change(b - a)
-        numbers = (formatting.count(a), formatting.count(b), fate)
-        rows.append((formatting.name(name), formatting.one_line(reason), *numbers))
+        fate = "new" if not a else "gone" if not b else fmt.change(b - a)
+        numbers = (fmt.count(a), fmt.count(b), fate)
+        rows.append((fmt.name(name), fmt.one_line(reason), *numbers))
     headings = ("pass", "reason", "first", "second", "")
-    return table_section("Missed fusions", headings, rows, text_columns=2, most=_SHOWN)
+    return doc.table_section("Missed fusions", headings, rows, text_columns=2, most=_SHOWN)
 
 
-def _undone(one: Run, two: Run) -> Section:
+def _undone(one: Run, two: Run) -> doc.Section:
     undone = [{(rollback.pass_name, rollback.root): rollback for rollback in run.rolled_back} for run in (one, two)]
     rows = [
-        (formatting.name(each.pass_name), formatting.module(each.owner), formatting.one_line(each.reason), fate)
+        (fmt.name(each.pass_name), fmt.module(each.owner), fmt.one_line(each.reason), fate)
         for fate, here, there in (("gone", undone[0], undone[1]), ("new", undone[1], undone[0]))
         for key, each in here.items()
         if key not in there
     ]
-    return table_section("Rolled back", ("pass", "module", "reason", ""), rows, text_columns=4, most=_SHOWN)
+    return doc.table_section("Rolled back", ("pass", "module", "reason", ""), rows, text_columns=4, most=_SHOWN)
 
 
 def _differing(
@@ -326,7 +313,7 @@ def measured(history: History) -> list[Tracked]:
     return [tracked for tracked in TRACKED if any(tracked.read(run) is not None for run in history.runs)]
 
 
-def history_section(history: History, link: Callable[[RunBundle], str] = lambda _run: "") -> Section:
+def history_section(history: History, link: Callable[[RunBundle], str] = lambda _run: "") -> doc.Section:
     """Return the table of a history with a line a run, and notes on what is not comparable.
 
     Args:
@@ -342,16 +329,16 @@ def history_section(history: History, link: Callable[[RunBundle], str] = lambda 
     notes = [*itertools.islice(_breaks(history), _NOTED), *_disturbed(history)]
     if len(history.runs) > LONGEST:
         notes.append(f"and {len(history.runs) - LONGEST} older runs")
-    return Section(f"History of {formatting.name(history.model)}", (Table(columns, rows), Notes(notes)))
+    return doc.Section(f"History of {fmt.name(history.model)}", (doc.Table(columns, rows), doc.Notes(notes)))
 
 
 def _line(run: RunBundle, tracked: Sequence[Tracked], link: str) -> list[Text]:
     environment = run.run.environment
     values = [each.read(run) for each in tracked]
-    date: Text = Span(formatting.date(environment.date), target=link)
-    checked = formatting.name(formatting.one_line(verification(run.run.verdict)), 120)
+    date: Text = Span(fmt.date(environment.date), target=link)
+    checked = fmt.name(fmt.one_line(verification(run.run.verdict)), 120)
     written = [_NONE if value is None else value.written for value in values]
-    return [date, formatting.name(run.name or run.label), formatting.name(environment.sardonyx), *written, checked]
+    return [date, fmt.name(run.name or run.label), fmt.name(environment.sardonyx), *written, checked]
 
 
 def trends(history: History) -> list[str]:
@@ -368,7 +355,7 @@ def ends(history: History, tracked: Tracked) -> str:
     """Return the first and the last number of a measure, without intervals, and whether the last is surely better."""
     first, last = (_values(history, tracked)[place] for place in (0, -1))
     verdict = last.verdict(first)
-    return formatting.from_to(first.short, last.short) + (f" ({verdict})" if verdict else "")
+    return fmt.from_to(first.short, last.short) + (f" ({verdict})" if verdict else "")
 
 
 def _values(history: History, tracked: Tracked) -> list[Reading]:
@@ -384,13 +371,13 @@ def _bars(values: Sequence[Reading]) -> str:
 def _breaks(history: History) -> Iterator[str]:
     for newer, older in zip(history.runs, history.runs[1:], strict=False):
         if older.bench is not None and newer.bench is not None and (reasons := list(incomparable(older, newer))):
-            between = f"{formatting.date(_date(older))} and {formatting.date(_date(newer))}"
+            between = f"{fmt.date(_date(older))} and {fmt.date(_date(newer))}"
             yield f"times of {between} are not comparable: {'; '.join(reasons)}"
 
 
 def _disturbed(history: History) -> Iterator[str]:
     shares = [(run, run.bench.machine.busy) for run in history.runs if run.bench is not None]
-    busy = [f"{formatting.date(_date(run))} ({100 * share:.0f} %)" for run, share in shares if share is not None]
+    busy = [f"{fmt.date(_date(run))} ({100 * share:.0f} %)" for run, share in shares if share is not None]
     if busy:
         more = f" and {len(busy) - _NOTED} more" if len(busy) > _NOTED else ""
         yield f"timed while other processes used much of the CPU: {', '.join(busy[:_NOTED])}{more}"

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from sardonyx.records.base import Record
 from sardonyx.records.expressions import Gate, Number, Wording, parse, shown
-from sardonyx.reporting import formatting
+from sardonyx.reporting import formatting as fmt
 
 _FAIL_IF = Wording(
     "--fail-if",
@@ -37,12 +37,12 @@ class Unit(Struct, frozen=True, eq=False):
     is_time: bool = False  # comparable only under the same conditions
 
 
-COUNT = Unit(lambda number: formatting.count(round(number)))
-BYTES = Unit(lambda number: formatting.size(round(number)))
+COUNT = Unit(lambda number: fmt.count(round(number)))
+BYTES = Unit(lambda number: fmt.size(round(number)))
 MEGABYTES = Unit(lambda number: f"{shown(number)} MB")
-SECONDS = Unit(formatting.seconds, is_time=True)
-MILLISECONDS = Unit(lambda number: f"{formatting.milliseconds(number)} ms", is_time=True)
-DIFFERENCE = Unit(formatting.difference)
+SECONDS = Unit(fmt.seconds, is_time=True)
+MILLISECONDS = Unit(lambda number: f"{fmt.milliseconds(number)} ms", is_time=True)
+DIFFERENCE = Unit(fmt.difference)
 PLAIN = Unit(shown)
 SHARE = Unit(lambda number: f"{100 * number:{'.2g' if 0 < abs(number) < 0.01 else '.1f'}} %", is_share=True)
 RATIO = Unit(lambda number: f"{number:.3f}", is_share=True)
@@ -111,7 +111,7 @@ class Reading(Number, frozen=True):
     @property
     def saving(self) -> str:
         """The change from the number of the source in percent."""
-        return "" if self.whole is None else formatting.percent(round(self.whole), round(self.value))
+        return "" if self.whole is None else fmt.percent(round(self.whole), round(self.value))
 
     def change(self, earlier: Number) -> str:
         """Return the change from an earlier number: −3.4 %, +5 from zero, +1.2 points of a share, a dot for none."""
@@ -120,9 +120,9 @@ class Reading(Number, frozen=True):
         if self.value == earlier.value:
             return "·"
         if self.measure.unit is SHARE:
-            return formatting.signed(100 * (self.value - earlier.value), "points")
+            return fmt.signed(100 * (self.value - earlier.value), "points")
         if earlier.value:
-            return formatting.signed(100 * (self.value - earlier.value) / abs(earlier.value))
+            return fmt.signed(100 * (self.value - earlier.value) / abs(earlier.value))
         return f"+{self.short}" if self.value > 0 else self.short
 
     def verdict(self, earlier: Number) -> str:

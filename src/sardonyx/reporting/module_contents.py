@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from sardonyx.errors import UsageError
 from sardonyx.records.inspection import HierarchyDag
 from sardonyx.records.run import Run, Wiring
-from sardonyx.reporting import formatting
+from sardonyx.reporting import formatting as fmt
 
 DEEPEST = 32  # steps of a path; deeper nodes are drawn at this level
 _Key = tuple[str, str]
@@ -124,13 +124,13 @@ class _Graph:
         if call is None:
             return self._module(chain[depth + 1], chain[depth])
         (kind, below), part = self._module(chain[depth + 1], chain[depth])
-        text = f"{_below(below, chain[depth])} · {formatting.count(call[1])}"
+        text = f"{_below(below, chain[depth])} · {fmt.count(call[1])}"
         return (kind, f"{below}#{call[0]}"), replace(part, text=text)
 
     def _module(self, path: str, above: str) -> tuple[_Key, Part]:
         if path not in self._boxes:  # cached: every node below it needs it
             below = self.joined[path]
-            text = f"{_below(below, above)} · {formatting.count(self.counts[below])}"
+            text = f"{_below(below, above)} · {fmt.count(self.counts[below])}"
             self._boxes[path] = ("module", below), Part("module", text, path=below)
         return self._boxes[path]
 
@@ -233,7 +233,7 @@ def module_sides(run: Run, path: str) -> tuple[Side, Side]:
     before, after = module_contents(run.wiring_before), module_contents(run.wiring_after)
     if path not in before and path not in after:
         hint = "sardonyx inspect lists the modules; the model itself is the empty path"
-        raise UsageError(f"no module is called {formatting.name(path)!r}", hint=hint)
+        raise UsageError(f"no module is called {fmt.name(path)!r}", hint=hint)
     return (before.get(path), nodes_of(run.wiring_after)), (after.get(path), nodes_of(run.wiring_before))
 
 
@@ -311,7 +311,7 @@ def _wiring(dag: HierarchyDag) -> Wiring:
 
 def _chart(contents: ModuleContents, kinds: Sequence[str]) -> str:
     if max(len(kinds), len(contents.edges)) > MAX_ELEMENTS:
-        boxes = formatting.plural(len(kinds), "box", "boxes")
+        boxes = fmt.plural(len(kinds), "box", "boxes")
         return _sentence(f"{contents.path or '(model)'}: {boxes}, too many for one drawing")
     return "\n".join(("flowchart TD", *_lines(contents, kinds))) + "\n"
 
@@ -319,7 +319,7 @@ def _chart(contents: ModuleContents, kinds: Sequence[str]) -> str:
 def _lines(contents: ModuleContents, kinds: Sequence[str]) -> Iterator[str]:
     for at, (part, kind) in enumerate(zip(contents.parts, kinds, strict=True)):
         start, end = _SHAPES.get(kind, ('["', '"]'))
-        text = f"{quoted(formatting.name(part.text, MAX_LABEL))}{_SUFFIXES.get(kind, '')}"
+        text = f"{quoted(fmt.name(part.text, MAX_LABEL))}{_SUFFIXES.get(kind, '')}"
         yield f"  n{at}{start}{text}{end}"
     for producer, consumer in contents.edges:
         yield f"  n{producer} --> n{consumer}"
@@ -333,9 +333,7 @@ def _lines(contents: ModuleContents, kinds: Sequence[str]) -> Iterator[str]:
 
 def quoted(text: str) -> str:
     """Return any name, escaped for the quotes of a label."""
-    return "".join(
-        char if char in _HARMLESS or char.isalnum() else f"#{ord(char)};" for char in formatting.visible(text)
-    )
+    return "".join(char if char in _HARMLESS or char.isalnum() else f"#{ord(char)};" for char in fmt.visible(text))
 
 
 def _sentence(text: str) -> str:

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from sardonyx.records import module_tree
 from sardonyx.records.provenance import lineage
-from sardonyx.reporting import formatting
+from sardonyx.reporting import formatting as fmt
 from sardonyx.reporting.document import Cell, View
 
 _T = TypeVar("_T")
@@ -55,8 +55,7 @@ def grouped(
         families.setdefault((alike(item), parts.text), []).append((parts, place))
     groups = sorted((places, label) for family in families.values() for label, places in _groups(family))
     return [
-        (label or formatting.name(name(listed[places[0]])), [listed[place] for place in places])
-        for places, label in groups
+        (label or fmt.name(name(listed[places[0]])), [listed[place] for place in places]) for places, label in groups
     ]
 
 
@@ -67,29 +66,20 @@ def short_names(names: Iterable[str]) -> list[str]:
 
 def short_lines(lines: Iterable[str]) -> list[str]:
     """Return sentences that differ only in a quoted name once for each group of names."""
-
-    def quoted(line: str) -> str:
-        match = _QUOTED.search(line)
-        return match[1] if match else line
-
-    def rest(line: str) -> tuple[str, str]:
-        match = _QUOTED.search(line)
-        return (line[: match.start()], line[match.end() :]) if match else ("", line)
-
-    return [
-        group[0] if len(group) == 1 else f"'{label}'".join(rest(group[0]))
-        for label, group in grouped(dict.fromkeys(lines), quoted, rest)
-    ]
+    parts = {line: _QUOTED.split(line, maxsplit=1) for line in lines}
+    parts = {line: pieces if len(pieces) > 1 else ["", line, line] for line, pieces in parts.items()}
+    groups = grouped(parts, lambda line: parts[line][1], lambda line: (parts[line][0], parts[line][2]))
+    return [group[0] if len(group) == 1 else f"'{label}'".join(parts[group[0]][::2]) for label, group in groups]
 
 
 def _groups(family: Sequence[tuple[_Name, int]]) -> list[tuple[str, list[int]]]:
     """Return the places of a family's members under a label, or each by itself without one."""
-    by_word: dict[str | None, set[tuple[str, ...]]] = {}
+    by_word: dict[str | None, set[tuple[str, ...]]] = defaultdict(set)
     for parts, _ in family:
-        by_word.setdefault(parts.word, set()).add(parts.numbers)
-    endings: dict[frozenset[tuple[str, ...]], list[str | None]] = {}
+        by_word[parts.word].add(parts.numbers)
+    endings: dict[frozenset[tuple[str, ...]], list[str | None]] = defaultdict(list)
     for word, numbers in by_word.items():
-        endings.setdefault(frozenset(numbers), []).append(word)
+        endings[frozenset(numbers)].append(word)
     groups: list[tuple[str, list[int]]] = []
     for numbers, last in endings.items():
         places = [place for parts, place in family if parts.word in last]
@@ -105,16 +95,15 @@ def _label(text: tuple[str, ...], numbers: frozenset[tuple[str, ...]], endings: 
         return None
     pieces = [text[0]]
     for column, after in zip(columns, text[1:], strict=True):
-        pieces += [_ranges(column), after]
+        ranges = (run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in _runs(column))
+        pieces += [column[0] if len(column) == 1 else f"{{{','.join(ranges)}}}", after]
     words = [ending for ending in endings if ending is not None]
     last = words[0] if len(words) == 1 else f"{{{','.join(words)}}}"
-    return formatting.name("".join(pieces) + (f".{last}" if words else ""), _LONGEST)
+    return fmt.name("".join(pieces) + (f".{last}" if words else ""), _LONGEST)
 
 
-def _ranges(numbers: Sequence[str]) -> str:
-    """Return numbers as ranges in braces: {0-3,7}; a single number as it is."""
-    if len(numbers) == 1:
-        return numbers[0]
+def _runs(numbers: Iterable[str]) -> list[list[str]]:
+    """Return sorted numbers with consecutive ones together; one with a leading zero is by itself."""
     runs: list[list[str]] = []
     for number in numbers:
         before = runs[-1][-1] if runs else ""
@@ -122,7 +111,7 @@ def _ranges(numbers: Sequence[str]) -> str:
             runs[-1].append(number)
         else:
             runs.append([number])
-    return "{" + ",".join(run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs) + "}"
+    return runs
 
 
 # Module paths in which consecutive numbers are ranges: twelve layers that were rewritten in the same way are
@@ -147,52 +136,45 @@ def places(modules: Mapping[str, int]) -> list[Place]:
         form = tuple(None if _is_number(step) else step for step in steps)
         totals[form] += count
         members[form].append(steps)
-    result = [_place(form, members[form], total) for form, total in totals.items()]
+    result: list[Place] = []
+    for form, paths in members.items():
+        values = [sorted({path[at] for path in paths}, key=lambda step: (len(step), step)) for at in range(len(form))]
+        label = ".".join(each[0] if len(each) == 1 else _numbers(each) for each in values)
+        same = next((at for at, each in enumerate(values) if len(each) > 1), len(form))
+        result.append(Place(label or fmt.MODEL, ".".join(each[0] for each in values[:same]), totals[form]))
     return sorted(result, key=lambda place: (-place.count, place.label))
-
-
-def where(modules: Mapping[str, int], most: int = 2) -> str:
-    """Return the modules with the largest counts, printable, and the number of the others."""
-    sorted_places = places(modules)
-    shown = ", ".join(formatting.name(place.label, 72) for place in sorted_places[:most])
-    rest = len(sorted_places) - most
-    return f"{shown} and {formatting.plural(rest, 'other module')}" if rest > 0 else shown
-
-
-def _place(form: tuple[str | None, ...], paths: list[list[str]], count: int) -> Place:
-    numbers = [{path[at] for path in paths} if step is None else {step} for at, step in enumerate(form)]
-    steps = [min(values) if len(values) == 1 else _runs(set(map(int, values))) for values in numbers]
-    same = next((at for at, values in enumerate(numbers) if len(values) > 1), len(form))
-    return Place(".".join(steps) or formatting.MODEL, ".".join(min(values) for values in numbers[:same]), count)
-
-
-def _runs(numbers: set[int]) -> str:
-    """Return numbers as 0…11, as 0,2,4 if they are not consecutive, as 0,2,…,22 if there are many."""
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    written = [str(run[0]) if len(run) == 1 else f"{run[0]}{'…' if len(run) > 2 else ','}{run[-1]}" for run in runs]
-    return ",".join(written if len(written) <= RUNS else [*written[: RUNS - 2], "…", written[-1]])
 
 
 def _is_number(step: str) -> bool:
     return step.isascii() and step.isdecimal() and len(step) < 10 and (step == "0" or step[0] != "0")
 
 
+def _numbers(numbers: Iterable[str]) -> str:
+    """Return numbers as 0…11, as 0,2,4 if they are not consecutive, as 0,2,…,22 if there are many."""
+    runs = _runs(numbers)
+    written = [run[0] if len(run) == 1 else f"{run[0]}{'…' if len(run) > 2 else ','}{run[-1]}" for run in runs]
+    return ",".join(written if len(written) <= RUNS else [*written[: RUNS - 2], "…", written[-1]])
+
+
+def where(modules: Mapping[str, int], most: int = 2) -> str:
+    """Return the modules with the largest counts, printable, and the number of the others."""
+    sorted_places = places(modules)
+    shown = ", ".join(fmt.name(place.label, 72) for place in sorted_places[:most])
+    rest = len(sorted_places) - most
+    return f"{shown} and {fmt.plural(rest, 'other module')}" if rest > 0 else shown
+
+
 def listed(names: Sequence[str], most: int | None) -> str:
     """Return names in a line, at most `most` of them and the number of the others."""
-    shown = names if most is None else names[:most]
-    more = f" and {len(names) - len(shown)} more" if len(shown) < len(names) else ""
-    return ", ".join(shown) + more
+    rest = 0 if most is None else len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def first_notes(notes: Sequence[str], most: int | None) -> list[str]:
-    """Return at most `most` notes, and a line with the number of the others."""
+    """Return at most `most` notes on a line each, and a line with the number of the others."""
     rest = 0 if most is None else len(notes) - most
-    return [*notes[:most], *([f"and {formatting.plural(rest, 'more note')} (-v shows them)"] if rest > 0 else [])]
+    more = [f"and {fmt.plural(rest, 'more note')} (-v shows them)"] if rest > 0 else []
+    return [*map(fmt.one_line, notes[:most]), *more]
 
 
 DEEPEST = 20  # levels that are indented
@@ -210,7 +192,8 @@ def module_rows(modules: Modules, view: View, top: str = "") -> list[module_tree
 def tree_rows(modules: Modules, view: View, top: str = "") -> list[module_tree.Row]:
     """Return the rows of the tree of at least one module; the tag of a branch is the kind of its module.
 
-    If all modules lie at or below `top`, the tree starts there.
+    If all modules lie at or below `top`, the tree starts there. A view that is neither verbose nor of a given depth
+    gets as many levels as fit into its rows, at least one.
     """
     listed = list(modules)
     tags = {path: tag for path, tag, _numbers in listed}
@@ -218,26 +201,20 @@ def tree_rows(modules: Modules, view: View, top: str = "") -> list[module_tree.R
     root = module_tree.build(entries, len(listed[0][2]))
     if top and len(root.children) == 1:
         (root,) = root.children  # containers in between own nothing, so the label of the top includes them
-    is_whole = view.verbose or view.depth is not None
-    return list(module_tree.rows(root, view.depth)) if is_whole else _fitting(root, view.rows)
+    if view.verbose or view.depth is not None:
+        return list(module_tree.rows(root, view.depth))
+    depth, shown, deeper = 1, list[module_tree.Row](), list(module_tree.rows(root, 1))
+    while not shown or len(shown) < len(deeper) <= view.rows:
+        depth += 1
+        shown, deeper = deeper, list(itertools.islice(module_tree.rows(root, depth), view.rows + 1))
+    return shown
 
 
 def module_cell(row: module_tree.Row) -> Cell:
     """Return a module in the tree: how many equal ones it represents, and an ellipsis if modules below are hidden."""
     copies = f" ×{row.branch.copies}" if row.branch.copies > 1 else ""
     hidden = " …" if row.hidden else ""
-    return Cell(f"{formatting.module(row.branch.label, 48)}{copies}{hidden}", min(row.depth, DEEPEST))
-
-
-def _fitting(root: module_tree.Branch, most: int) -> list[module_tree.Row]:
-    """Return as many levels as fit into a number of rows, at least one."""
-    shown = list(module_tree.rows(root, 1))
-    for depth in itertools.count(2):
-        deeper = list(itertools.islice(module_tree.rows(root, depth), most + 1))
-        if len(deeper) > most or len(deeper) == len(shown):
-            return shown
-        shown = deeper
-    raise AssertionError("a tree has a depth")
+    return Cell(f"{fmt.module(row.branch.label, 48)}{copies}{hidden}", min(row.depth, DEEPEST))
 
 
 def module_kind(path: str, tags: dict[str, str]) -> str:

@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 
 from sardonyx.records.base import Record
 from sardonyx.records.run import Run, Verdict
-from sardonyx.reporting import formatting
+from sardonyx.reporting import formatting as fmt
 from sardonyx.reporting.document import View, is_empty
 from sardonyx.reporting.run_bundle import RunBundle
 from sardonyx.reporting.verdict import verification
@@ -49,7 +49,7 @@ def text(record: Record) -> str:
     """Return what the record says in one line, its files, and where the rest is: at most three lines."""
     lines, drawn = [f"{type(record).__name__}: {_sentence(record)}"], ""
     if isinstance(record, Run):
-        seconds, rewrites = record.seconds.get("total"), formatting.plural(len(record.events), "rewrite")
+        seconds, rewrites = record.seconds.get("total"), fmt.plural(len(record.events), "rewrite")
         took = "" if seconds is None else f", {seconds:.1f} s"
         lines.append(f"  {rewrites}, opset {record.result.opsets.get('', '?')}{took}")
         drawn = '; sardonyx.report(…, "report.html") draws it'

@@ -8,25 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import Struct
 
 from sardonyx.records import module_tree
-from sardonyx.records.bench import KernelTime, ModuleTime, Profile, ProfiledModel, TracedBy
+from sardonyx.records.bench import KernelTime, Profile, ProfiledModel, TracedBy
 from sardonyx.records.provenance import lineage
-from sardonyx.reporting import formatting
-from sardonyx.reporting.document import (
-    Cell,
-    Column,
-    Document,
-    Facts,
-    Notes,
-    Row,
-    Section,
-    Span,
-    Table,
-    Text,
-    Tone,
-    View,
-    table_section,
-    text_column,
-)
+from sardonyx.reporting import document as doc
+from sardonyx.reporting import formatting as fmt
+from sardonyx.reporting.document import Column, Row, Span, Text, Tone, View, text_column
 from sardonyx.reporting.module_rows import module_cell, module_kind, module_rows
 from sardonyx.reporting.writers.tables import write_csv
 
@@ -44,44 +30,33 @@ _TRACES = {
 }
 
 
-def profile_document(profile: Profile, view: View) -> Document:
+def profile_document(profile: Profile, view: View) -> doc.Document:
     """Return the answer of `profile`: modules and operators, or everything if verbose."""
-    title = " → ".join(model.label for model in profile.models)
-    head = Facts(conditions(profile))
-    own = (f"{formatting.name(model.label)}: {note}" for model in profile.models for note in model.notes)
-    modules, notes = _modules(profile, view), Notes([formatting.one_line(note) for note in (*profile.notes, *own)])
-    sentence = Span(profile_sentence(profile), Tone.STRONG)
-    if not view.verbose:
-        operators = _operators(profile, view)
-        return Document(title=title, head=(head,), blocks=(modules, operators, notes), sentence=sentence)
-    return Document(
-        title=title,
-        head=(head,),
-        blocks=(
-            _totals(profile.models),
-            modules,
-            _operators(profile, view),
-            *(_kernels(model, profile) for model in profile.models),
-            *(_unattributed(model, profile) for model in profile.models),
-            notes,
-        ),
-        sentence=sentence,
+    models = profile.models
+    own = (f"{fmt.name(model.label)}: {note}" for model in models for note in model.notes)
+    notes = doc.Notes([fmt.one_line(note) for note in (*profile.notes, *own)])
+    blocks: tuple[doc.Block, ...] = (_modules(profile, view), _operators(profile, view))
+    if view.verbose:
+        kernels = (_kernels(model, profile) for model in models)
+        blocks = (_totals(models), *blocks, *kernels, *(_unattributed(model, profile) for model in models))
+    return doc.Document(
+        title=" → ".join(model.label for model in models),
+        head=(doc.Facts(conditions(profile)),),
+        blocks=(*blocks, notes),
+        sentence=Span(profile_sentence(profile), Tone.STRONG),
     )
 
 
 def profile_sentence(profile: Profile) -> str:
     """Return where the time goes in one line. Whether one file is faster is for `bench` to tell."""
     last = profile.models[-1]
-    times = " → ".join(ms(model.kernel_ms) for model in profile.models)
-    most = operator_times([last])[:1]
-    hot = (
-        f", most in {formatting.name(most[0].op_type)} ({share(most[0].spent[0][1] / last.kernel_ms)})" if most else ""
-    )
-    modules = formatting.plural(sum(module.kernels > 0 for module in last.modules), "module")
-    attributed = (
-        f", {share(last.attributed)} of it attributed to {modules}" if any(m.path for m in last.modules) else ""
-    )
-    return f"{times} ms in kernels{attributed}{hot}"
+    clauses = [f"{' → '.join(ms(model.kernel_ms) for model in profile.models)} ms in kernels"]
+    if any(module.path for module in last.modules):
+        modules = fmt.plural(sum(module.kernels > 0 for module in last.modules), "module")
+        clauses.append(f"{share(last.attributed)} of it attributed to {modules}")
+    if most := operator_times([last])[:1]:
+        clauses.append(f"most in {fmt.name(most[0].op_type)} ({share(most[0].spent[0][1] / last.kernel_ms)})")
+    return ", ".join(clauses)
 
 
 def profile_csv(profile: Profile) -> str:
@@ -143,25 +118,15 @@ def timed_modules(profile: Profile, view: View) -> list[TimedModule]:
         (path, tag, tuple(modules[path].kernels if path in modules else 0 for modules in by_path))
         for path, tag in tags.items()
     ]
-    return [
-        TimedModule(
-            row,
-            tuple(_times(row.paths, modules, model) for modules, model in zip(by_path, profile.models, strict=True)),
-        )
-        for row in module_rows(counts, view)
-    ]
-
-
-def _times(paths: Iterable[str], modules: dict[str, ModuleTime], model: ProfiledModel) -> Times:
-    own = [modules[path] for path in paths if path in modules]
-    total = sum(module.total_ms for module in own)
-    return Times(
-        sum(module.self_ms for module in own),
-        total,
-        sum(module.kernels for module in own),
-        sum(module.calls for module in own),
-        part_of(total, model),
-    )
+    timed: list[TimedModule] = []
+    for row in module_rows(counts, view):
+        times: list[Times] = []
+        for modules, model in zip(by_path, profile.models, strict=True):
+            own = [modules[path] for path in row.paths if path in modules]
+            sums = (sum(getattr(each, name) for each in own) for name in ("self_ms", "total_ms", "kernels", "calls"))
+            times.append(Times(*sums, share=part_of(sum(each.total_ms for each in own), model)))
+        timed.append(TimedModule(row, tuple(times)))
+    return timed
 
 
 def part_of(milliseconds: float, model: ProfiledModel) -> float:
@@ -209,7 +174,7 @@ def hottest(model: ProfiledModel) -> list[KernelTime]:
 
 def ms(milliseconds: float) -> str:
     """Return milliseconds without the unit, or a dot for none."""
-    return formatting.milliseconds(milliseconds) if milliseconds else "·"
+    return fmt.milliseconds(milliseconds) if milliseconds else "·"
 
 
 def share(part: float) -> str:
@@ -223,7 +188,7 @@ def change(before: float, after: float) -> str:
         return "·"
     if not before:
         return f"+{ms(after)} ms"
-    return formatting.signed(100 * (after - before) / before)
+    return fmt.signed(100 * (after - before) / before)
 
 
 # The blocks of the document.
@@ -233,93 +198,83 @@ def conditions(profile: Profile) -> dict[str, Text]:
     """Return how the numbers were measured."""
     options = profile.options
     runs, threads = (int(number) for number in (profile.models[0].runs, options.get("threads") or 0))
-    level = formatting.name(str(options.get("level")))
+    level = fmt.name(str(options.get("level")))
     facts: dict[str, Text] = {
-        "measured": f"median of {formatting.plural(runs, 'run')} on {formatting.name(str(options.get('provider')))}, "
-        f"{formatting.plural(threads, 'thread')}, runtime optimizations {level}"
+        "measured": f"median of {fmt.plural(runs, 'run')} on {fmt.name(str(options.get('provider')))}, "
+        f"{fmt.plural(threads, 'thread')}, runtime optimizations {level}"
     }
     sizes: dict[str, int] = options.get("sizes") or {}
     swept: list[dict[str, int]] = options.get("at") or []
     sizes = {dim: size for dim, size in sizes.items() if not any(dim in point for point in swept)}
     if sizes:
-        facts["sizes"] = ", ".join(f"{formatting.name(dim)}={size}" for dim, size in sizes.items())
+        facts["sizes"] = ", ".join(f"{fmt.name(dim)}={size}" for dim, size in sizes.items())
     if len(profile.models) > 1:
-        facts["changes"] = (
-            "without an interval; ",
-            Span("sardonyx bench", code=True),
-            " tells whether a file is faster",
-        )
+        bench = Span("sardonyx bench", code=True)
+        facts["changes"] = ("without an interval; ", bench, " tells whether a file is faster")
     return facts
 
 
 def _of(model: ProfiledModel, profile: Profile) -> str:
-    return "" if len(profile.models) == 1 else f" ({formatting.name(model.label)})"
+    return "" if len(profile.models) == 1 else f" ({fmt.name(model.label)})"
 
 
-def _totals(models: Sequence[ProfiledModel]) -> Table:
-    times = [
-        ("one run, not profiled, ms", [model.plain_ms for model in models]),
-        ("one run, profiled, ms", [model.wall_ms for model in models]),
-        ("in kernels, ms", [model.kernel_ms for model in models]),
-        ("outside of them, not profiled, ms", [max(0.0, model.plain_ms - model.kernel_ms) for model in models]),
+def _beside(written: Iterable[str], changes: Iterable[str]) -> list[str]:
+    """Return the cell of the first file, and those of the others, each with its change."""
+    first, _none, *others = (cell for pair in zip(written, changes, strict=True) for cell in pair)
+    return [first, *others]
+
+
+def _columns(models: Sequence[ProfiledModel]) -> list[str]:
+    labels = [fmt.name(model.label, 28) for model in models]
+    return _beside(labels, ["change"] * len(labels))
+
+
+def _totals(models: Sequence[ProfiledModel]) -> doc.Table:
+    times = {
+        "one run, not profiled, ms": [model.plain_ms for model in models],
+        "one run, profiled, ms": [model.wall_ms for model in models],
+        "in kernels, ms": [model.kernel_ms for model in models],
+        "outside of them, not profiled, ms": [max(0.0, model.plain_ms - model.kernel_ms) for model in models],
+    }
+    counts = {"kernels": [len(model.kernels) for model in models], "nodes of the file": [m.nodes for m in models]}
+    rows: list[tuple[Text | doc.Cell, ...]] = [
+        (label, *_beside(map(ms, values), (change(values[0], value) for value in values)))
+        for label, values in times.items()
     ]
-    rows: list[tuple[Text | Cell, ...]] = [
-        (label, *_with_changes([(ms(v), change(values[0], v)) for v in values])) for label, values in times
-    ]
-    counts = [("kernels", [len(model.kernels) for model in models]), ("nodes of the file", [m.nodes for m in models])]
-    for label, numbers in counts:
-        cells = [(formatting.count(number), formatting.change(number - numbers[0])) for number in numbers]
-        rows.append((label, *_with_changes(cells)))
-    attributed = _with_changes([(share(model.attributed), "") for model in models])
+    rows += (
+        (label, *_beside(map(fmt.count, numbers), (fmt.change(number - numbers[0]) for number in numbers)))
+        for label, numbers in counts.items()
+    )
     has_modules = any(module.path for model in models for module in model.modules)
-    rows.append((f"time in kernels with a {'module' if has_modules else 'node'}", *attributed))
+    label = doc.Cell(f"time in kernels with a {'module' if has_modules else 'node'}")
+    shares = [(label, [model.attributed for model in models])]
     for trace, label in _TRACES.items():
         spent = [sum(k.milliseconds for k in model.kernels if k.traced_by is trace) for model in models]
         if any(spent):
-            shares = [(share(part_of(time, model)), "") for time, model in zip(spent, models, strict=True)]
-            rows.append((Cell(label, depth=1), *_with_changes(shares)))
-    first, *others = _labels(models)
-    return Table.of((text_column(""), first, *(text for label in others for text in (label, "change"))), rows)
+            shares.append((doc.Cell(label, 1), list(map(part_of, spent, models))))
+    rows += ((label, *_beside(map(share, parts), [""] * len(parts))) for label, parts in shares)
+    return doc.Table.of((text_column(""), *_columns(models)), rows)
 
 
-def _labels(models: Sequence[ProfiledModel]) -> list[str]:
-    return [formatting.name(model.label, 28) for model in models]
-
-
-def _with_changes(cells: Sequence[tuple[str, str]]) -> list[str]:
-    return [cells[0][0], *(cell for pair in cells[1:] for cell in pair)]
-
-
-def _modules(profile: Profile, view: View) -> Section:
-    rows = (
-        (
-            module_cell(module.row),
-            *_module_cells(module.times, view),
-            _bar(module.times[-1].share),
-            formatting.name(module.row.branch.tag),
-        )
-        for module in timed_modules(profile, view)
-    )
-    first, *others = _labels(profile.models)
-    own = [Column("self", 3)] if view.verbose else []
-    numbers = [first, *own, *(cell for label in others for cell in (label, *own, "change")), "share"]
-    if not others:
-        numbers = ["kernels", "calls", Column("self", 3), "total", "share"]
-    return table_section(
-        "Modules, milliseconds a run", ("module", *numbers, text_column("", 1), text_column("kind", 2)), rows
-    )
-
-
-def _module_cells(times: Sequence[Times], view: View) -> list[str]:
-    first = times[0]
-    if len(times) == 1:
-        counts = [formatting.count(number) if number else "·" for number in (first.kernels, first.calls)]
-        return [*counts, ms(first.self_ms), ms(first.total_ms), share(first.share)]
-    cells = [ms(first.total_ms), *([ms(first.self_ms)] if view.verbose else [])]
-    for other in times[1:]:
-        own = [ms(other.self_ms)] if view.verbose else []
-        cells += [ms(other.total_ms), *own, change(first.total_ms, other.total_ms)]
-    return [*cells, share(times[-1].share)]
+def _modules(profile: Profile, view: View) -> doc.Section:
+    rows: list[tuple[Text | doc.Cell, ...]] = []
+    for module in timed_modules(profile, view):
+        first, *others = module.times
+        cells: list[Text] = [first.kernels or "·", first.calls or "·", ms(first.self_ms), ms(first.total_ms)]
+        if others:
+            own = [ms(each.self_ms) if view.verbose else "" for each in module.times]
+            cells = [ms(first.total_ms), own[0]]
+            for each, alone in zip(others, own[1:], strict=True):
+                cells += [ms(each.total_ms), alone, change(first.total_ms, each.total_ms)]
+        part = module.times[-1].share
+        rows.append((module_cell(module.row), *cells, share(part), _bar(part), fmt.name(module.row.branch.tag)))
+    own = Column("self", 3)
+    first, *labels = [fmt.name(model.label, 28) for model in profile.models]
+    numbers = [first, own, *(cell for label in labels for cell in (label, own, "change"))]
+    if not labels:
+        numbers = ["kernels", "calls", own, "total"]
+    columns = ("module", *numbers, "share", text_column("", 1), text_column("kind", 2))
+    return doc.table_section("Modules, milliseconds a run", columns, rows)
 
 
 def _bar(part: float) -> str:
@@ -328,53 +283,42 @@ def _bar(part: float) -> str:
     return "█" * cells if cells else "▏" if part else ""
 
 
-def _operators(profile: Profile, view: View) -> Section:
+def _operators(profile: Profile, view: View) -> doc.Section:
     times = operator_times(profile.models)
     shown = times if view.verbose else times[:OPERATORS_SHOWN]
-    rows = [Row((formatting.name(time.op_type), *_operator_cells(time.spent))) for time in shown]
-    rest = times[len(shown) :]
-    if rest:
-        spent = [tuple(map(sum, zip(*side, strict=True))) for side in zip(*(time.spent for time in rest), strict=True)]
-        rows.append(Row((f"({formatting.plural(len(rest), 'other')})", *_operator_cells(spent)), Tone.FAINT))
-    first, *others = _labels(profile.models)
-    more = [cell for label in others for cell in ("kernels", label, "change")]
-    return table_section("By operator", ("operator", "kernels", first if others else "ms", *more), rows)
+    lines = [(fmt.name(time.op_type), time.spent, Tone.PLAIN) for time in shown]
+    if rest := times[len(shown) :]:
+        places = range(len(profile.models))
+        sums = ((sum(t.spent[at][0] for t in rest), sum(t.spent[at][1] for t in rest)) for at in places)
+        lines.append((f"({fmt.plural(len(rest), 'other')})", tuple(sums), Tone.FAINT))
+    rows: list[Row] = []
+    for label, ((kernels, first), *others), tone in lines:
+        cells: list[Text] = [label, kernels or "·", ms(first)]
+        for number, milliseconds in others:
+            cells += [number or "·", ms(milliseconds), change(first, milliseconds)]
+        rows.append(Row(cells, tone))
+    first, *labels = [fmt.name(model.label, 28) for model in profile.models]
+    more = [cell for label in labels for cell in ("kernels", label, "change")]
+    return doc.table_section("By operator", ("operator", "kernels", first if labels else "ms", *more), rows)
 
 
-def _operator_cells(spent: Sequence[tuple[float, ...]]) -> list[str]:
-    (kernels, first), *others = spent
-    cells = [formatting.count(round(kernels)) if kernels else "·", ms(first)]
-    for number, milliseconds in others:
-        cells += [formatting.count(round(number)) if number else "·", ms(milliseconds), change(first, milliseconds)]
-    return cells
-
-
-def _kernels(model: ProfiledModel, profile: Profile) -> Section:
+def _kernels(model: ProfiledModel, profile: Profile) -> doc.Section:
     rows = (
         (
-            formatting.name(kernel.name, 40),
-            formatting.name(kernel.op_type),
-            formatting.count(kernel.calls),
-            ms(kernel.milliseconds),
+            *(fmt.name(kernel.name, 40), fmt.name(kernel.op_type), kernel.calls, ms(kernel.milliseconds)),
             share(part_of(kernel.milliseconds, model)),
-            "not attributed" if kernel.owner is None else formatting.module(kernel.owner),
-            ", ".join(formatting.name(node, 40) for node in kernel.nodes) or "inserted by the runtime",
+            "not attributed" if kernel.owner is None else fmt.module(kernel.owner),
+            ", ".join(fmt.name(node, 40) for node in kernel.nodes) or "inserted by the runtime",
         )
         for kernel in hottest(model)
     )
     columns = ("kernel", "operator", "calls", "ms", "share", text_column("module"), text_column("nodes of the file"))
-    return table_section(f"Hottest kernels{_of(model, profile)}", columns, rows, text_columns=2)
+    return doc.table_section(f"Hottest kernels{_of(model, profile)}", columns, rows, text_columns=2)
 
 
-def _unattributed(model: ProfiledModel, profile: Profile) -> Section:
+def _unattributed(model: ProfiledModel, profile: Profile) -> doc.Section:
     kernels = [kernel for kernel in hottest(model) if kernel.owner is None]
     spent = sum(kernel.milliseconds for kernel in kernels)
-    title = (
-        f"Not attributed{_of(model, profile)}: {ms(spent)} ms ({share(part_of(spent, model))}) "
-        f"in {formatting.plural(len(kernels), 'kernel')}"
-    )
-    lines = [
-        f"{formatting.name(kernel.op_type)} {formatting.name(kernel.name)}: {ms(kernel.milliseconds)} ms"
-        for kernel in kernels
-    ]
-    return Section(title, (Notes(lines),))
+    where = f"{ms(spent)} ms ({share(part_of(spent, model))}) in {fmt.plural(len(kernels), 'kernel')}"
+    lines = [f"{fmt.name(each.op_type)} {fmt.name(each.name)}: {ms(each.milliseconds)} ms" for each in kernels]
+    return doc.Section(f"Not attributed{_of(model, profile)}: {where}", (doc.Notes(lines),))

@@ -12,20 +12,10 @@ from typing import Any
 from msgspec import structs
 
 from sardonyx.records.run import Run
-from sardonyx.reporting import formatting
+from sardonyx.reporting import document as doc
+from sardonyx.reporting import formatting as fmt
 from sardonyx.reporting.bench import finding, milliseconds, ratio
-from sardonyx.reporting.document import (
-    Cell,
-    Code,
-    Document,
-    Notes,
-    Paragraph,
-    Section,
-    Text,
-    View,
-    is_empty,
-    table_section,
-)
+from sardonyx.reporting.document import Text, View
 from sardonyx.reporting.history import changes, histories, history_section, trends
 from sardonyx.reporting.module_contents import module_mermaid, top_module
 from sardonyx.reporting.module_rows import module_cell, module_rows
@@ -54,12 +44,10 @@ def pull_request(bundles: Sequence[RunBundle]) -> str:
     for history in models:
         if len(history.runs) > 1:
             lines = history_section(history)
-            sections.append(structs.replace(lines, blocks=(*lines.blocks, Notes(trends(history)))))
+            sections.append(structs.replace(lines, blocks=(*lines.blocks, doc.Notes(trends(history)))))
     tables = [(str(section.title).lower(), markdown.block(section, _LEVEL - 1)) for section in sections]
     share = max(_LEAST, (LONGEST - _RESERVED - sum(len(text) for _name, text in tables)) // len(latest) - 2)
-    comments = [
-        (formatting.name(bundle.label), _fitted(_written(run_comment(bundle)), share).rstrip()) for bundle in latest
-    ]
+    comments = [(fmt.name(bundle.label), _fitted(_written(run_comment(bundle)), share).rstrip()) for bundle in latest]
     return _fitted([*tables, *comments], LONGEST)
 
 
@@ -68,46 +56,46 @@ def pull_request_of_two(first: RunBundle, second: RunBundle) -> str:
     return _fitted(_written(changes_comment(first, second)), LONGEST)
 
 
-def run_comment(bundle: RunBundle) -> Document:
+def run_comment(bundle: RunBundle) -> doc.Document:
     """Return everything about one model, the most important first."""
     run = bundle.run
     sentence = _short(run_sentence(structs.replace(run, result=structs.replace(run.result, path=None))))
-    notes = Notes([_short(note) for note in (*bundle.notes, *run.notes)[:_ROWS]])
-    undone = [(formatting.name(u.pass_name), formatting.module(u.owner), _short(u.reason)) for u in run.rolled_back]
+    notes = doc.Notes([_short(note) for note in (*bundle.notes, *run.notes)[:_ROWS]])
+    undone = [(fmt.name(u.pass_name), fmt.module(u.owner), _short(u.reason)) for u in run.rolled_back]
     drawn = run.wiring_before is not None and run.wiring_after is not None
-    graph = (Code(module_mermaid(run, top_module(run)), "mermaid"),) if drawn else ()
+    graph = (doc.Code(module_mermaid(run, top_module(run)), "mermaid"),) if drawn else ()
     folded = (
         *(_modules(bundle), _passes(run), _skipped(run), _verification(run)),
         _section("Rolled back", ("pass", "module", "reason"), undone, text_columns=3),
-        *(_environment(bundle), Section("The modules after, as a graph", graph)),
+        *(_environment(bundle), doc.Section("The modules after, as a graph", graph)),
     )
-    return Document(
-        title=f"{'✅' if bundle.passed else '❌'} {formatting.name(bundle.label)}: {sentence}",
+    return doc.Document(
+        title=f"{'✅' if bundle.passed else '❌'} {fmt.name(bundle.label)}: {sentence}",
         level=_LEVEL,
         blocks=(_numbers(bundle), notes, *(structs.replace(part, folded=True) for part in folded)),
     )
 
 
-def changes_comment(first: RunBundle, second: RunBundle) -> Document:
+def changes_comment(first: RunBundle, second: RunBundle) -> doc.Document:
     """Return what changed from one run to another; everything but the numbers is folded."""
     changed = changes(first, second)
     apart = [_short(line) for line in changed.apart[:_ROWS]]
-    besides = (Paragraph("Besides, this differs:"), Notes(apart)) if apart else ()
+    besides = (doc.Paragraph("Besides, this differs:"), doc.Notes(apart)) if apart else ()
     numbers, *others = changed.sections
-    return Document(
+    return doc.Document(
         title="What changed",
         level=_LEVEL,
-        head=(Paragraph(changed.sentence), Paragraph(f"first: {first.label}, second: {second.label}")),
+        head=(doc.Paragraph(changed.sentence), doc.Paragraph(f"first: {first.label}, second: {second.label}")),
         blocks=(*besides, numbers, *(structs.replace(section, folded=True) for section in others)),
     )
 
 
-def _written(document: Document) -> Iterator[tuple[str, str]]:
+def _written(document: doc.Document) -> Iterator[tuple[str, str]]:
     """Yield the Markdown of each block of a document with the name that it is missed by."""
     yield "the heading", markdown.heading(document.title, document.level)
     for block in (*document.head, *document.blocks):
-        if not is_empty(block):
-            name = str(block.title).lower() if isinstance(block, Section) else "notes"
+        if not doc.is_empty(block):
+            name = str(block.title).lower() if isinstance(block, doc.Section) else "notes"
             yield name, markdown.block(block, document.level + 1)
 
 
@@ -123,32 +111,34 @@ def _fitted(blocks: Iterable[tuple[str, str]], longest: int) -> str:
         room -= len(text) + 2
         parts.append(text)
     if left_out:
-        names = formatting.name(", ".join(left_out), _RESERVED // 4)  # escaping may double it
+        names = fmt.name(", ".join(left_out), _RESERVED // 4)  # escaping may double it
         sentence = f"Left out, because a comment holds no more: {names}. The page has everything."
-        parts.append(markdown.block(Paragraph(sentence)))
+        parts.append(markdown.block(doc.Paragraph(sentence)))
     return "\n\n".join(parts) + "\n"
 
 
 def _short(sentence: str) -> str:
     """Return a sentence on one line; the middle of a very long one is left out."""
-    return formatting.name(formatting.one_line(sentence), _CELL)
+    return fmt.name(fmt.one_line(sentence), _CELL)
 
 
-def _section(title: str, headings: Sequence[str], rows: Sequence[Sequence[Text | Cell]], **options: Any) -> Section:
-    return table_section(title, headings, rows, most=_ROWS, **options)
+def _section(
+    title: str, headings: Sequence[str], rows: Sequence[Sequence[Text | doc.Cell]], **options: Any
+) -> doc.Section:
+    return doc.table_section(title, headings, rows, most=_ROWS, **options)
 
 
-def _models(bundles: Sequence[RunBundle]) -> Section:
+def _models(bundles: Sequence[RunBundle]) -> doc.Section:
     rows: list[tuple[str, ...]] = []
     for bundle in bundles:
         nodes, size = (RUN[name].read(bundle.run) for name in ("nodes", "bytes"))
         compared = bundle.compared
         rows.append(
             (
-                formatting.name(bundle.label),
+                fmt.name(bundle.label),
                 _short(verification(bundle.run.verdict)),
-                f"{formatting.from_to(nodes.before, nodes.written)} ({nodes.saving})",
-                formatting.from_to(size.before, size.written),
+                f"{fmt.from_to(nodes.before, nodes.written)} ({nodes.saving})",
+                fmt.from_to(size.before, size.written),
                 "not timed" if compared is None else f"{ratio(compared)}, {finding(compared)}",
             )
         )
@@ -156,7 +146,7 @@ def _models(bundles: Sequence[RunBundle]) -> Section:
     return _section("All models", headings, rows, text_columns=2)
 
 
-def _numbers(bundle: RunBundle) -> Section:
+def _numbers(bundle: RunBundle) -> doc.Section:
     run, point, forms = bundle.run, bundle.point, bundle.forms
     sizes = (RUN[name].read(run) for name in ("nodes", "bytes"))
     rows = [(size.measure.heading, size.before, size.written, size.saving) for size in sizes]
@@ -165,19 +155,19 @@ def _numbers(bundle: RunBundle) -> Section:
         rows.append(("time of a run", slow, quick, f"× {ratio(compared)}, {finding(compared)}"))
     if forms is not None:
         most, least = (form.memory.total for form in forms)
-        rows.append(("peak memory", formatting.size(most), formatting.size(least), formatting.percent(most, least)))
+        rows.append(("peak memory", fmt.size(most), fmt.size(least), fmt.percent(most, least)))
     below = f"Verification: {_short(verification(run.verdict))}."
     return _section("Numbers", ("", "before", "after", "change"), rows, below=below)
 
 
-def _modules(bundle: RunBundle) -> Section:
+def _modules(bundle: RunBundle) -> doc.Section:
     timed = [{module.path: module.total_ms for module in model.modules} for model in bundle.profiled or ()]
     rows = [
         (
             module_cell(row),
-            formatting.count(row.total[0]),
-            formatting.count(row.total[1]),
-            formatting.change(row.total[1] - row.total[0]),
+            fmt.count(row.total[0]),
+            fmt.count(row.total[1]),
+            fmt.change(row.total[1] - row.total[0]),
             *(ms(sum(times.get(path, 0.0) for path in row.paths)) for times in timed),
         )
         for row in module_rows(((m.path, m.tag, (m.before, m.after)) for m in bundle.run.modules), View(rows=_ROWS))
@@ -186,15 +176,15 @@ def _modules(bundle: RunBundle) -> Section:
     return _section("By module", headings, rows, above="Equal layers are one line, with the sums of all.")
 
 
-def _passes(run: Run) -> Section:
+def _passes(run: Run) -> doc.Section:
     rows = [
         (
-            formatting.name(record.name),
+            fmt.name(record.name),
             _short(record.algebra),
             record.accuracy.value,
-            formatting.count(record.rewrites),
-            formatting.change(record.nodes),
-            formatting.size_change(record.bytes),
+            fmt.count(record.rewrites),
+            fmt.change(record.nodes),
+            fmt.size_change(record.bytes),
         )
         for record in run.passes
         if record.rewrites
@@ -203,33 +193,33 @@ def _passes(run: Run) -> Section:
     return _section("By pass", headings, rows, text_columns=3)
 
 
-def _skipped(run: Run) -> Section:
+def _skipped(run: Run) -> doc.Section:
     groups = [(record.name, group) for record in run.passes for group in record.refusals]
     groups.sort(key=lambda pair: -pair[1].count)
     rows = [
         (
-            formatting.name(name),
+            fmt.name(name),
             _short(group.reason),
-            formatting.name(group.examples[0] if group.examples else ""),
-            formatting.count(group.count),
+            fmt.name(group.examples[0] if group.examples else ""),
+            fmt.count(group.count),
         )
         for name, group in groups
     ]
     return _section("Missed fusions", ("pass", "reason", "for example", "times"), rows, text_columns=3)
 
 
-def _verification(run: Run) -> Section:
+def _verification(run: Run) -> doc.Section:
     title = "Verification"
     if run.verdict is None:
-        return Section(title, ())
+        return doc.Section(title, ())
     rows = [
         (
-            formatting.name(output.name, 100),
+            fmt.name(output.name, 100),
             output.dtype,
             "ok" if output.passed else "DIFFERS",
-            formatting.difference(output.max_abs),
-            formatting.difference(output.max_rel),
-            f"{formatting.difference(output.rtol)}, {formatting.difference(output.atol)}",
+            fmt.difference(output.max_abs),
+            fmt.difference(output.max_rel),
+            f"{fmt.difference(output.rtol)}, {fmt.difference(output.atol)}",
         )
         for output in output_groups(run.verdict)
     ]
@@ -241,7 +231,7 @@ def _verification(run: Run) -> Section:
     return _section(title, headings, rows, text_columns=3, above=above)
 
 
-def _environment(bundle: RunBundle) -> Section:
+def _environment(bundle: RunBundle) -> doc.Section:
     here = bundle.run.environment
     rows = [("sardonyx", here.sardonyx), ("Python", here.python), ("platform", here.platform)]
     rows += sorted(here.packages.items())
@@ -250,7 +240,5 @@ def _environment(bundle: RunBundle) -> Section:
             rows.append((f"SHA-256 of the {title}", artifact.sha256))
     if bundle.bench is not None:
         machine = bundle.bench.machine
-        rows.append(
-            ("timed on", f"{machine.cpu or 'an unknown processor'}, {formatting.plural(machine.cores, 'core')}")
-        )
+        rows.append(("timed on", f"{machine.cpu or 'an unknown processor'}, {fmt.plural(machine.cores, 'core')}"))
     return _section("Environment", ("", ""), rows, text_columns=2)

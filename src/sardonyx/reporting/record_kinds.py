@@ -19,7 +19,7 @@ from sardonyx.records.inspection import Adoption, Coverage, Inspection, ModuleIn
 from sardonyx.records.quantization import Quantization
 from sardonyx.records.run import Run, Verdict
 from sardonyx.records.study import Fleet, Study
-from sardonyx.reporting import formatting
+from sardonyx.reporting import formatting as fmt
 from sardonyx.reporting.measures import (
     BYTES,
     COUNT,
@@ -325,7 +325,7 @@ LOCATION = RecordKind(
 # Records about costs, times and studies.
 
 FORMS = ("standard", "decomposed", "fused")
-_AMOUNT = Unit(lambda number: formatting.amount(round(number)))
+_AMOUNT = Unit(lambda number: fmt.amount(round(number)))
 _AT_PEAK = "bytes of activations at the peak, freed after their last use"
 _AS_RUN = "the same, freed when Python frees them (standard only)"
 _INTENSITY = Unit(lambda number: f"{number:.1f}")

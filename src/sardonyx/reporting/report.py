@@ -14,7 +14,7 @@ from sardonyx.common.atomic_write import check_free, explained, write_whole
 from sardonyx.errors import OutputError, UsageError
 from sardonyx.records.comparison import Location
 from sardonyx.records.quantization import Quantization
-from sardonyx.reporting import formatting
+from sardonyx.reporting import formatting as fmt
 from sardonyx.reporting.document import View
 from sardonyx.reporting.history import histories, measured, recent
 from sardonyx.reporting.page import render_locations, render_page
@@ -147,7 +147,7 @@ def _title(bundles: Sequence[RunBundle], quantizations: Sequence[QuantizationBun
         return f"{count} models"
     if not models:
         return quantizations[0].label
-    runs = formatting.plural(len(bundles), "run")
+    runs = fmt.plural(len(bundles), "run")
     return f"{models[0].model}, {runs}" if len(bundles) > 1 else bundles[0].label
 
 

@@ -14,21 +14,9 @@ import msgspec
 
 from sardonyx.records import study as records
 from sardonyx.records.study import Entry, Finding, Study
-from sardonyx.reporting import formatting
-from sardonyx.reporting.document import (
-    Column,
-    Document,
-    Image,
-    Notes,
-    Paragraph,
-    Section,
-    Span,
-    Table,
-    Text,
-    Tone,
-    View,
-    table_section,
-)
+from sardonyx.reporting import document as doc
+from sardonyx.reporting import formatting as fmt
+from sardonyx.reporting.document import Column, Span, Text, Tone, View
 from sardonyx.reporting.module_rows import listed
 from sardonyx.reporting.plots.study import pictures
 from sardonyx.reporting.writers import markdown
@@ -39,24 +27,24 @@ _LONGEST_LIST = 12  # models named in a line
 _FAILURES = 5  # listed unless verbose
 
 
-def study_document(study: Study, view: View) -> Document:
+def study_document(study: Study, view: View) -> doc.Document:
     """Return the answer of `study`: findings, open questions and failures; the folder has the rest."""
     shown = study.failures if view.verbose else study.failures[:_FAILURES]
-    cells = (", ".join(map(formatting.name, filter(None, (f.experiment, f.model)))) for f in shown)
-    failures = [f"{cell}: {formatting.one_line(f.reason)}" for cell, f in zip(cells, shown, strict=True)]
+    cells = (", ".join(map(fmt.name, filter(None, (f.experiment, f.model)))) for f in shown)
+    failures = [f"{cell}: {fmt.one_line(f.reason)}" for cell, f in zip(cells, shown, strict=True)]
     rest = len(study.failures) - len(shown)
-    return Document(
+    return doc.Document(
         blocks=(
             _conclusions("The data support", study, certain=True),
             _conclusions("The data do not settle", study, certain=False),
-            Section(
-                Span(f"{formatting.plural(len(study.failures), 'cell')} failed", Tone.BAD),
+            doc.Section(
+                Span(f"{fmt.plural(len(study.failures), 'cell')} failed", Tone.BAD),
                 (
-                    Notes(failures),
-                    Paragraph(f"and {formatting.count(rest)} more; -v shows them" if rest else "", Tone.FAINT),
+                    doc.Notes(failures),
+                    doc.Paragraph(f"and {fmt.count(rest)} more; -v shows them" if rest else "", Tone.FAINT),
                 ),
             ),
-            Notes([Span(formatting.one_line(note), Tone.FAINT) for note in study.notes]),
+            doc.Notes([Span(fmt.one_line(note), Tone.FAINT) for note in study.notes]),
         ),
         sentence=Span(study_sentence(study), Tone.STRONG),
     )
@@ -64,18 +52,18 @@ def study_document(study: Study, view: View) -> Document:
 
 def study_sentence(study: Study) -> str:
     """Return the study in one line."""
-    models, tables = formatting.plural(len(study.models), "model"), formatting.plural(len(study.tables), "table")
-    failed = f", {formatting.plural(len(study.failures), 'cell')} failed" if study.failures else ""
-    return f"{models}, {formatting.plural(study.cells, 'cell')}, {tables}{failed}"
+    models, tables = fmt.plural(len(study.models), "model"), fmt.plural(len(study.tables), "table")
+    failed = f", {fmt.plural(len(study.failures), 'cell')} failed" if study.failures else ""
+    return f"{models}, {fmt.plural(study.cells, 'cell')}, {tables}{failed}"
 
 
-def _conclusions(title: str, study: Study, *, certain: bool) -> Section:
+def _conclusions(title: str, study: Study, *, certain: bool) -> doc.Section:
     lines = [
-        (f"{formatting.one_line(finding.text)} ", Span(f"[{formatting.name(finding.table)}]", Tone.FAINT))
+        (f"{fmt.one_line(finding.text)} ", Span(f"[{fmt.name(finding.table)}]", Tone.FAINT))
         for finding in study.findings
         if finding.certain is certain
     ]
-    return Section(title, (Notes(lines),))
+    return doc.Section(title, (doc.Notes(lines),))
 
 
 def files(study: Study) -> dict[str, bytes]:
@@ -90,22 +78,25 @@ def files(study: Study) -> dict[str, bytes]:
 # The page of findings.
 
 
-def findings_document(study: Study, titles: Mapping[str, str]) -> Document:
+def findings_document(study: Study, titles: Mapping[str, str]) -> doc.Document:
     """Return the page of findings; `titles` are those of pictures by file name."""
     tables = {table.name: table for table in study.tables}
-    models = listed([formatting.name(model) for model in study.models], _LONGEST_LIST)
+    models = listed([fmt.name(model) for model in study.models], _LONGEST_LIST)
     certain = [finding for finding in study.findings if finding.certain]
     uncertain = [finding for finding in study.findings if not finding.certain]
-    return Document(
+    return doc.Document(
         title="Findings",
-        head=(Paragraph(f"{formatting.plural(len(study.models), 'model')}: {models}."),),
+        head=(doc.Paragraph(f"{fmt.plural(len(study.models), 'model')}: {models}."),),
         blocks=(
-            Section("What the data support", (Notes(_sourced(certain, tables)) if certain else Paragraph("Nothing."),)),
-            Section("What the data do not settle", (Notes(_sourced(uncertain, tables)),)),
-            *(Image(title, f"pictures/{name}") for name, title in titles.items()),
+            doc.Section(
+                "What the data support",
+                (doc.Notes(_sourced(certain, tables)) if certain else doc.Paragraph("Nothing."),),
+            ),
+            doc.Section("What the data do not settle", (doc.Notes(_sourced(uncertain, tables)),)),
+            *(doc.Image(title, f"pictures/{name}") for name, title in titles.items()),
             _failures(study),
             _measured(study),
-            Section("Tables", (Notes([(_link(table), f": {_row_count(table)}") for table in study.tables]),)),
+            doc.Section("Tables", (doc.Notes([(_link(table), f": {_row_count(table)}") for table in study.tables]),)),
         ),
     )
 
@@ -113,7 +104,7 @@ def findings_document(study: Study, titles: Mapping[str, str]) -> Document:
 def _sourced(findings: Iterable[Finding], tables: Mapping[str, records.Table]) -> list[Text]:
     lines: list[Text] = []
     for finding in findings:
-        text, source = formatting.one_line(finding.text), tables.get(finding.table)
+        text, source = fmt.one_line(finding.text), tables.get(finding.table)
         lines.append(text if source is None else (f"{text} (", _link(source), f", {_row_count(source)})"))
     return lines
 
@@ -123,39 +114,39 @@ def _link(table: records.Table) -> Span:
 
 
 def _row_count(table: records.Table) -> str:
-    return formatting.plural(len(table.rows), "row")
+    return fmt.plural(len(table.rows), "row")
 
 
-def _failures(study: Study) -> Section:
+def _failures(study: Study) -> doc.Section:
     models = defaultdict[tuple[str, str], list[str]](list)
     for failure in study.failures:
         models[failure.experiment, failure.reason].append(failure.model)
     rows = (
-        (experiment, ", ".join(dict.fromkeys(of)), formatting.count(len(of)), formatting.one_line(reason))
+        (experiment, ", ".join(dict.fromkeys(of)), fmt.count(len(of)), fmt.one_line(reason))
         for (experiment, reason), of in sorted(models.items())
     )
-    above = f"{formatting.plural(len(study.failures), 'cell')} could not be computed and are in no number above."
+    above = f"{fmt.plural(len(study.failures), 'cell')} could not be computed and are in no number above."
     headings = ("experiment", "models", "cells", "why")
-    return table_section("What could not be run", headings, rows, text_columns=4, above=above)
+    return doc.table_section("What could not be run", headings, rows, text_columns=4, above=above)
 
 
-def _measured(study: Study) -> Section:
+def _measured(study: Study) -> doc.Section:
     here = study.environment
     versions = ", ".join(f"{name} {version}" for name, version in sorted(here.packages.items()))
     facts = (
         f"Sardonyx {here.sardonyx}, Python {here.python}, {versions}",
-        f"{here.platform}, {formatting.plural(here.cpus, 'CPU')}",
+        f"{here.platform}, {fmt.plural(here.cpus, 'CPU')}",
         "; ".join(f"{name} {_option(value)}" for name, value in sorted(study.options.items())),
         f"timed on {'; '.join(study.machines)}; every ratio was measured on one machine" if study.machines else "",
         *study.notes,
     )
-    lines: list[Text] = [formatting.one_line(fact) for fact in facts if fact]
+    lines: list[Text] = [fmt.one_line(fact) for fact in facts if fact]
     lines += [
-        (_link(table), f": {formatting.one_line(table.about)}{' Times are of these machines.' if table.timed else ''}")
+        (_link(table), f": {fmt.one_line(table.about)}{' Times are of these machines.' if table.timed else ''}")
         for table in study.tables
         if table.about
     ]
-    return Section("How it was measured", (Notes(lines),))
+    return doc.Section("How it was measured", (doc.Notes(lines),))
 
 
 def _option(value: Any) -> str:
@@ -186,7 +177,7 @@ def table_json(table: records.Table) -> bytes:
     return msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
 
 
-def table_document(table: records.Table, most: int = MOST_SHOWN) -> Document:
+def table_document(table: records.Table, most: int = MOST_SHOWN) -> doc.Document:
     """Return how the numbers were measured, and the first rows."""
     columns = [
         Column(column.replace("_", " "), right=all(not isinstance(row[place], str) for row in table.rows))
@@ -194,11 +185,11 @@ def table_document(table: records.Table, most: int = MOST_SHOWN) -> Document:
     ]
     rows = ([shown(entry) for entry in row] for row in table.rows[:most])
     rest = len(table.rows) - most
-    more = (f"and {formatting.plural(rest, 'more row')} in ", Span(f"{table.name}.csv", code=True)) if rest > 0 else ""
-    return Document(
+    more = (f"and {fmt.plural(rest, 'more row')} in ", Span(f"{table.name}.csv", code=True)) if rest > 0 else ""
+    return doc.Document(
         title=table.title,
-        head=(Paragraph(formatting.one_line(table.about)),),
-        blocks=(Table.of(columns, rows), Paragraph(more)),
+        head=(doc.Paragraph(fmt.one_line(table.about)),),
+        blocks=(doc.Table.of(columns, rows), doc.Paragraph(more)),
     )
 
 
@@ -210,9 +201,9 @@ def shown(entry: Entry) -> str:
         case bool():
             return "yes" if entry else "no"
         case int():
-            return formatting.count(entry)
+            return fmt.count(entry)
         case float():  # four digits; very small and very large ones with a power of ten
             form = ".2e" if not 1e-3 <= abs(entry) < 1e6 else ",.4g" if abs(entry) < 1e4 else ",.0f"
             return format(entry, form) if entry else "0"
         case str():
-            return formatting.name(entry, 120)
+            return fmt.name(entry, 120)

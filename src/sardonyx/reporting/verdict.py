@@ -6,32 +6,12 @@ import math
 
 from msgspec.structs import replace
 
-from sardonyx.records.comparison import DifferingModule, Location
-from sardonyx.records.run import (
-    LoadedDecoder,
-    OutputDifference,
-    RequestedTolerance,
-    RewriteClaims,
-    RuntimeCheck,
-    Verdict,
-)
-from sardonyx.reporting import formatting
-from sardonyx.reporting.document import (
-    Column,
-    Document,
-    Facts,
-    Notes,
-    Row,
-    Section,
-    Span,
-    Table,
-    Text,
-    Tone,
-    View,
-    table_section,
-    text_column,
-)
-from sardonyx.reporting.module_rows import grouped, short_lines
+from sardonyx.records.comparison import Location
+from sardonyx.records.run import LoadedDecoder, OutputDifference, RequestedTolerance, RewriteClaims, Verdict
+from sardonyx.reporting import document as doc
+from sardonyx.reporting import formatting as fmt
+from sardonyx.reporting.document import Column, Row, Span, Text, Tone, View, text_column
+from sardonyx.reporting.module_rows import grouped, listed, short_lines
 
 SHOWN_FAILURES = 3
 SHOWN_GAPS = 2
@@ -39,13 +19,10 @@ SHOWN_NOTES = 2  # of a summary
 MIN_PERCENT = 1  # of a tolerance: less is not told apart
 
 
-def verdict_document(verdict: Verdict, first: str, second: str, view: View) -> Document:
+def verdict_document(verdict: Verdict, first: str, second: str, view: View) -> doc.Document:
     """Return the answer of `verify`."""
-    tone = Tone.STRONG if verdict.accepted else Tone.BAD
-    return Document(
-        blocks=(verdict_section(verdict, view),),
-        sentence=Span(verdict_sentence(verdict, first, second), tone),
-    )
+    sentence = Span(verdict_sentence(verdict, first, second), Tone.STRONG if verdict.accepted else Tone.BAD)
+    return doc.Document((verdict_section(verdict, view),), sentence=sentence)
 
 
 def verdict_sentence(verdict: Verdict, first: str, second: str) -> str:
@@ -53,7 +30,7 @@ def verdict_sentence(verdict: Verdict, first: str, second: str) -> str:
     if verdict.requested is not None:
         within = _bounds(verdict.requested)
         derived = f"{'' if verdict.passed else 'not '}within the derived tolerance"
-        return f"{within} on {formatting.plural(len(verdict.trials), 'trial')} ({derived}): {second} against {first}"
+        return f"{within} on {fmt.plural(len(verdict.trials), 'trial')} ({derived}): {second} against {first}"
     return f"{verification(verdict) if verdict.passed else failure(verdict)}: {second} against {first}"
 
 
@@ -75,7 +52,7 @@ def verification(verdict: Verdict | None, reference: str = "") -> str:
 def agreement(verdict: Verdict, where: str = "") -> str:
     """Return on how many trials the outputs were the same, and how much of the tolerance that took."""
     how = closeness(largest_difference(verdict), tolerance_used(verdict))
-    return f"on {formatting.plural(len(verdict.trials), 'trial')}{where} ({how})"
+    return f"on {fmt.plural(len(verdict.trials), 'trial')}{where} ({how})"
 
 
 def closeness(largest: float, used: float | None, of_what: str = " of the tolerance used") -> str:
@@ -104,62 +81,57 @@ def tolerance_used(verdict: Verdict) -> float | None:
 def failure(verdict: Verdict | None) -> str:
     """Return that the verification failed, with the first reason."""
     reasons = () if verdict is None else verdict.failures or tuple(f for t in verdict.trials for f in t.failures)
-    return f"verification failed: {formatting.one_line(reasons[0])}" if reasons else "verification failed"
+    return f"verification failed: {fmt.one_line(reasons[0])}" if reasons else "verification failed"
 
 
-def verdict_section(verdict: Verdict | None, view: View, title: str = "Verification") -> Section:
+def verdict_section(verdict: Verdict | None, view: View, title: str = "Verification") -> doc.Section:
     """Return everything about a verification; an empty section if nothing was verified."""
     if verdict is None:
-        return Section(title, ())
+        return doc.Section(title, ())
     state = Span("matches", Tone.GOOD) if verdict.passed else Span("does not match", Tone.BAD)
-    shown = verdict.failures if view.verbose else verdict.failures[:SHOWN_FAILURES]
-    failures: list[Text] = [Span(f"✗ {formatting.one_line(reason)}", Tone.BAD) for reason in shown]
-    if len(shown) < len(verdict.failures):
-        failures.append(f"and {len(verdict.failures) - len(shown)} more failures (-v shows them)")
+    failures = [Span(f"✗ {fmt.one_line(reason)}", Tone.BAD) for reason in verdict.failures]
     details = (
+        *doc.capped(failures, None if view.verbose else SHOWN_FAILURES, "and {} more failures (-v shows them)"),
         *_requested_lines(verdict),
         *rewrite_lines(verdict, reasons=view.verbose),
         *generation_lines(verdict),
-        *(f"note: {formatting.one_line(note)}" for note in notes(verdict)),
+        *(f"note: {fmt.one_line(note)}" for note in notes(verdict)),
         *runtime_lines(verdict),
         *_not_covered(verdict, None if view.verbose else SHOWN_GAPS),
     )
-    return Section(
-        title,
-        (
-            Notes([(state, f", {conditions(verdict)}"), f"reference: {formatting.one_line(verdict.reference)}"]),
-            output_table(verdict),
-            Notes([*failures, *details]),
-            *([trial_table(verdict)] if view.verbose else []),
-        ),
+    blocks = (
+        doc.Notes([(state, f", {conditions(verdict)}"), f"reference: {fmt.one_line(verdict.reference)}"]),
+        output_table(verdict),
+        doc.Notes(details),
     )
+    return doc.Section(title, (*blocks, trial_table(verdict)) if view.verbose else blocks)
 
 
-def verdict_summary(verdict: Verdict | None, title: str = "Verification") -> Section:
+def verdict_summary(verdict: Verdict | None, title: str = "Verification") -> doc.Section:
     """Return a verification in a few lines: what was compared, what differs, and what was not covered."""
     if verdict is None:
-        return Section(title, ())
+        return doc.Section(title, ())
     if not verdict.passed:
         return verdict_section(verdict, View(), title)
-    trials, took = formatting.plural(len(verdict.trials), "trial"), formatting.seconds(verdict.seconds)
-    against = f" {formatting.one_line(verdict.reference)}, on {trials} in {took}"
-    lines: list[Text] = [(Span("matches", Tone.GOOD), against)]
-    lines += rewrite_lines(verdict)
-    lines += generation_lines(verdict)[:1]
-    lines += [f"note: {formatting.one_line(note)}" for note in notes(verdict)[:SHOWN_NOTES]]
-    lines += runtime_lines(verdict)
-    lines += _not_covered(verdict, 1)
-    return Section(title, (Notes(lines),))
+    trials, took = fmt.plural(len(verdict.trials), "trial"), fmt.seconds(verdict.seconds)
+    lines = (
+        (Span("matches", Tone.GOOD), f" {fmt.one_line(verdict.reference)}, on {trials} in {took}"),
+        *rewrite_lines(verdict),
+        *generation_lines(verdict)[:1],
+        *(f"note: {fmt.one_line(note)}" for note in notes(verdict)[:SHOWN_NOTES]),
+        *runtime_lines(verdict),
+        *_not_covered(verdict, 1),
+    )
+    return doc.Section(title, (doc.Notes(lines),))
 
 
-def _requested_lines(verdict: Verdict) -> list[str]:
+def _requested_lines(verdict: Verdict) -> list[Text]:
     """Return the result within a requested tolerance, with the first reasons if it failed."""
     check = verdict.requested
     if check is None:
         return []
-    reasons = [formatting.one_line(reason) for reason in check.failures]
-    more = [f"and {len(reasons) - SHOWN_GAPS} more differences"] if len(reasons) > SHOWN_GAPS else []
-    return [_bounds(check) + (":" if reasons else ""), *reasons[:SHOWN_GAPS], *more]
+    reasons = doc.capped(list(map(fmt.one_line, check.failures)), SHOWN_GAPS, "and {} more differences")
+    return [_bounds(check) + (":" if reasons else ""), *reasons]
 
 
 def notes(verdict: Verdict) -> list[str]:
@@ -174,26 +146,25 @@ def gaps(verdict: Verdict) -> list[str]:
 
 def runtime_lines(verdict: Verdict) -> list[str]:
     """Return one line for each further runtime: whether it agrees, and the cause of a disagreement."""
-    return [_runtime_line(check) for check in verdict.runtimes]
-
-
-def _runtime_line(check: RuntimeCheck) -> str:
-    clauses = [f"ran both models on {formatting.plural(check.trials, 'trial')}"]
-    if check.from_rewrite:
-        clauses.append(f"the two differ ({formatting.one_line(check.from_rewrite[0])})")
-    elif check.trials:
-        clauses.append("they match")
-    if check.from_runtime:
-        count, first = formatting.plural(len(check.from_runtime), "place"), formatting.one_line(check.from_runtime[0])
-        clauses.append(f"differs from the first runtime on the reference alone in {count} ({first})")
-    if check.not_run:
-        clauses.append(f"not everything ran: {formatting.one_line(check.not_run)}")
-    return f"{formatting.one_line(check.runtime)}: {'; '.join(clauses)}"
+    lines: list[str] = []
+    for check in verdict.runtimes:
+        clauses = [f"ran both models on {fmt.plural(check.trials, 'trial')}"]
+        if check.from_rewrite:
+            clauses.append(f"the two differ ({fmt.one_line(check.from_rewrite[0])})")
+        elif check.trials:
+            clauses.append("they match")
+        if check.from_runtime:
+            count, first = fmt.plural(len(check.from_runtime), "place"), fmt.one_line(check.from_runtime[0])
+            clauses.append(f"differs from the first runtime on the reference alone in {count} ({first})")
+        if check.not_run:
+            clauses.append(f"not everything ran: {fmt.one_line(check.not_run)}")
+        lines.append(f"{fmt.one_line(check.runtime)}: {'; '.join(clauses)}")
+    return lines
 
 
 def _not_covered(verdict: Verdict, most: int | None) -> list[str]:
     """Return at most so many gaps in one line, or all in one line each."""
-    lines = [formatting.one_line(gap) for gap in gaps(verdict)]
+    lines = [fmt.one_line(gap) for gap in gaps(verdict)]
     if most is None or not lines:
         return [f"not covered: {line}" for line in lines]
     more = f"; and {len(lines) - most} more (-v lists them)" if len(lines) > most else ""
@@ -207,7 +178,7 @@ def rewrite_lines(verdict: Verdict, *, reasons: bool = False) -> list[str]:
         return []
     lines = [claims_line(checks)]
     if checks.failed:
-        lines.append(f"first error of a check: {formatting.one_line(checks.error)}")
+        lines.append(f"first error of a check: {fmt.one_line(checks.error)}")
     if reasons and checks.rounded:
         units = checks.rounding_units
         how = (
@@ -215,7 +186,7 @@ def rewrite_lines(verdict: Verdict, *, reasons: bool = False) -> list[str]:
         )
         lines.append(f"{checks.rounded} of them store computed numbers, {how}")
     undecided = checks.undecided.items() if reasons else ()
-    return [*lines, *(f"not decided: {count} by {formatting.one_line(reason)}" for reason, count in undecided)]
+    return [*lines, *(f"not decided: {count} by {fmt.one_line(reason)}" for reason, count in undecided)]
 
 
 def claims_line(claims: RewriteClaims) -> str:
@@ -228,7 +199,7 @@ def claims_line(claims: RewriteClaims) -> str:
         (claims.not_runnable, "cannot be run by themselves"),
         (claims.failed, "not checked because of an error"),
     )
-    return f"{formatting.plural(claims.rewrites, 'rewrite')}: {', '.join(f'{n} {text}' for n, text in parts if n)}"
+    return f"{fmt.plural(claims.rewrites, 'rewrite')}: {', '.join(f'{n} {text}' for n, text in parts if n)}"
 
 
 def claims_cell(verdict: Verdict | None, name: str) -> str:
@@ -255,15 +226,15 @@ def generation_lines(verdict: Verdict) -> list[str]:
     if not batches:
         return []
     lengths = sorted({length for batch in batches for length in batch.prompts})
-    prompts = formatting.plural(sum(len(batch.prompts) for batch in batches), "prompt")
+    prompts = fmt.plural(sum(len(batch.prompts) for batch in batches), "prompt")
     padded = " (some padded)" if any(len(set(batch.prompts)) > 1 for batch in batches) else ""
-    span = f"{lengths[0]} to {lengths[-1]} tokens" if len(lengths) > 1 else formatting.plural(lengths[0], "token")
-    worst = formatting.difference(max(batch.max_abs for batch in batches))
+    span = f"{lengths[0]} to {lengths[-1]} tokens" if len(lengths) > 1 else fmt.plural(lengths[0], "token")
+    worst = fmt.difference(max(batch.max_abs for batch in batches))
     lines = [f"generation: {equal_tokens(verdict)} from {prompts} of {span}{padded}; logits differ by {worst} at most"]
     for batch in batches:
         lines += [
             f"tie: prompt of {batch.prompts[tie.row]} tokens, step {tie.step + 1}: {tie.token} or {tie.other}, "
-            f"{formatting.difference(tie.gap)} apart in PyTorch"
+            f"{fmt.difference(tie.gap)} apart in PyTorch"
             for tie in batch.ties
             if batch.passed
         ]
@@ -272,7 +243,7 @@ def generation_lines(verdict: Verdict) -> list[str]:
 
 def decoder_line(decoder: LoadedDecoder) -> str:
     """Return where a folder for generation was loaded, how fast it generates, and the bytes of its cache."""
-    cache = f"cache: {formatting.size(decoder.cache_bytes)} per position"
+    cache = f"cache: {fmt.size(decoder.cache_bytes)} per position"
     if decoder.tokens_per_second is None:
         return f"loaded in {decoder.runtime}; {cache}"
     return f"loaded in {decoder.runtime}: {decoder.tokens_per_second:.1f} tokens/s on this machine; {cache}"
@@ -290,53 +261,47 @@ def conditions(verdict: Verdict) -> str:
     seeds = sorted({trial.seed for trial in verdict.trials if trial.seed is not None})
     listed_seeds = f"{seeds[0]}…{seeds[-1]}" if len(seeds) > 3 else ", ".join(map(str, seeds))
     return (
-        formatting.plural(len(verdict.trials), "trial")
+        fmt.plural(len(verdict.trials), "trial")
         + (f" with seeds {listed_seeds}" if seeds else "")
-        + f", accuracy class {verdict.accuracy.value}, in {formatting.seconds(verdict.seconds)}"
+        + f", accuracy class {verdict.accuracy.value}, in {fmt.seconds(verdict.seconds)}"
     )
 
 
 def output_groups(verdict: Verdict) -> list[OutputDifference]:
     """Return the outputs; numbered ones that passed are one, with the largest differences and smallest tolerances."""
-
-    def worst(label: str, group: list[OutputDifference]) -> OutputDifference:
-        if len(group) == 1:
-            return group[0]
-        return replace(
-            group[0],
-            name=label,
-            max_abs=max(output.max_abs for output in group),
-            max_rel=max(output.max_rel for output in group),
-            max_ulp=max(output.max_ulp for output in group),
-            rtol=min(output.rtol for output in group),
-            atol=min(output.atol for output in group),
-        )
-
     groups = grouped(verdict.outputs, lambda output: output.name, lambda o: (o.dtype, o.passed or o.name))
-    return [worst(label, group) for label, group in groups]
+    return [
+        replace(
+            group[0],
+            name=group[0].name if len(group) == 1 else label,
+            **{name: max(getattr(output, name) for output in group) for name in ("max_abs", "max_rel", "max_ulp")},
+            **{name: min(getattr(output, name) for output in group) for name in ("rtol", "atol")},
+        )
+        for label, group in groups
+    ]
 
 
-def output_table(verdict: Verdict) -> Table:
+def output_table(verdict: Verdict) -> doc.Table:
     """Return the differences of each output."""
     rows: list[Row] = []
     for output in output_groups(verdict):
-        difference = (*map(formatting.difference, (output.max_abs, output.max_rel)), f"{output.max_ulp:.3g}")
-        allowed = map(formatting.difference, (output.rtol, output.atol))
-        cells = (formatting.name(output.name, 100), formatting.name(output.dtype), *difference, *allowed)
-        rows.append(Row((*cells, "ok"), Tone.PLAIN) if output.passed else Row((*cells, "DIFFERS"), Tone.BAD))
+        difference = (*map(fmt.difference, (output.max_abs, output.max_rel)), f"{output.max_ulp:.3g}")
+        allowed = map(fmt.difference, (output.rtol, output.atol))
+        found, tone = ("ok", Tone.PLAIN) if output.passed else ("DIFFERS", Tone.BAD)
+        rows.append(Row((fmt.name(output.name, 100), fmt.name(output.dtype), *difference, *allowed, found), tone))
     numbers = ("max abs", Column("max rel", 1), Column("max ulp", 2), Column("rtol", 1), Column("atol", 1))
-    return Table.of((text_column("output"), text_column("dtype"), *numbers, text_column("")), rows)
+    return doc.Table.of((text_column("output"), text_column("dtype"), *numbers, text_column("")), rows)
 
 
-def trial_table(verdict: Verdict) -> Table:
+def trial_table(verdict: Verdict) -> doc.Table:
     """Return the inputs of each trial and whether it passed."""
     rows: list[Row] = []
     for trial in verdict.trials:
-        sizes = ", ".join(f"{formatting.name(dim)}={size}" for dim, size in trial.dims.items()) or "·"
-        found = "ok" if trial.passed else formatting.one_line("; ".join(trial.failures) or "failed")
-        cells = ("supplied" if trial.seed is None else str(trial.seed), formatting.name(trial.style), sizes, found)
+        sizes = ", ".join(f"{fmt.name(dim)}={size}" for dim, size in trial.dims.items()) or "·"
+        found = "ok" if trial.passed else fmt.one_line("; ".join(trial.failures) or "failed")
+        cells = ("supplied" if trial.seed is None else str(trial.seed), fmt.name(trial.style), sizes, found)
         rows.append(Row(cells, Tone.PLAIN if trial.passed else Tone.BAD))
-    return Table.of(("seed", text_column("values"), text_column("sizes"), text_column("")), rows)
+    return doc.Table.of(("seed", text_column("values"), text_column("sizes"), text_column("")), rows)
 
 
 def largest_difference(verdict: Verdict) -> float:
@@ -347,17 +312,41 @@ def largest_difference(verdict: Verdict) -> float:
 _SHOWN = 8  # rows and names without -v
 
 
-def location_document(location: Location, view: View) -> Document:
+def location_document(location: Location, view: View) -> doc.Document:
     """Return the answer of `locate`."""
-    most = None if view.verbose else _SHOWN
-    notes = [f"note: {formatting.one_line(note)}" for note in location.notes]
+    most, module = None if view.verbose else _SHOWN, location.module
+
+    def names(modules: tuple[str, ...]) -> str:
+        return listed([fmt.name(name) or "the model" for name in modules], most)
+
+    lines: list[Text] = []
+    if module is not None:
+        lines = [
+            (Span(fmt.module(module.module), Tone.STRONG), Span(f"  {fmt.name(module.tag, 100)}", Tone.FAINT)),
+            f"'{fmt.name(module.value, 100)}' {fmt.one_line(module.reason)}",
+            f"nodes: {names(module.nodes)}",
+            *([f"its nodes are those of {names(module.modules)}"] if module.modules else []),
+        ]
+    rows: list[tuple[str, ...]] = []
+    for share in location.shares[:most]:
+        ends = dict.fromkeys(share.modules[:: max(1, len(share.modules) - 1)]) if share.modules else (share.module,)
+        error = "·" if share.error is None else fmt.difference(share.error)
+        rows.append((" … ".join(map(fmt.module, ends)), _percent(share.share), _percent(share.alone), error))
+    if most is not None and len(location.shares) > most:
+        rows.append((f"and {len(location.shares) - most} more (-v shows them)",))
+    headings = ("module", "share", "alone", "error of its output")
+    notes = [f"note: {fmt.one_line(note)}" for note in location.notes]
     if location.unpaired and not location.same:
-        names = _listed(location.unpaired, most)
-        notes.append(f"no common border in both models, so the module around it was compared: {names}")
-    return Document(
+        around = names(location.unpaired)
+        notes.append(f"no common border in both models, so the module around it was compared: {around}")
+    return doc.Document(
         title="Location",
-        head=(Facts(location_facts(location)),),
-        blocks=(_first(location.module, most), _shares(location, most), Notes(notes)),
+        head=(doc.Facts(location_facts(location)),),
+        blocks=(
+            doc.Section("First module that differs", (doc.Notes(lines),)),
+            doc.table_section("Share of the error, by module", headings, rows),
+            doc.Notes(notes),
+        ),
         sentence=Span(location_sentence(location), Tone.STRONG if location.same else Tone.BAD),
     )
 
@@ -366,69 +355,35 @@ def location_facts(location: Location) -> dict[str, Text]:
     """Return the two models and what was compared."""
     return {
         **{
-            label: f"{formatting.name(model.name, 100)}, {formatting.one_line(model.runtime)}"
+            label: f"{fmt.name(model.name, 100)}, {fmt.one_line(model.runtime)}"
             for label, model in (("first", location.first), ("second", location.second))
         },
-        "compared": f"outputs and {formatting.plural(location.borders, 'border value')}, inputs: "
-        f"{formatting.one_line(location.trial)}, {formatting.plural(location.runs, 'run')} "
-        f"in {formatting.seconds(location.seconds)}",
+        "compared": f"outputs and {fmt.plural(location.borders, 'border value')}, inputs: "
+        f"{fmt.one_line(location.trial)}, {fmt.plural(location.runs, 'run')} "
+        f"in {fmt.seconds(location.seconds)}",
     }
 
 
 def location_sentence(location: Location) -> str:
     """Return in one line where the models begin to differ."""
-    second, first = formatting.one_line(location.second.name), formatting.one_line(location.first.name)
+    second, first = fmt.one_line(location.second.name), fmt.one_line(location.first.name)
     if location.same:
         return f"no difference: the outputs of {second} match those of {first}"
-    error = f"relative error of the outputs {formatting.difference(location.error)}"
+    error = f"relative error of the outputs {fmt.difference(location.error)}"
     if location.module is None:
         return f"the outputs differ, and no module could be compared ({error})"
     if location.gradual:
         top = f"the largest share is {_percent(location.shares[0].share)}"
         return f"the error accumulates gradually over about {location.spread:.0f} modules, {top} ({error})"
-    name = formatting.module(location.module.module)
+    name = fmt.module(location.module.module)
     top = location.shares[0] if location.shares else None
     share, other = "", ""
     if location.module.share is not None:
         part = _percent(location.module.share)
         share = " but causes almost none of the error" if part == "0 %" else f" and causes {part} of the error"
     if top is not None and top.module != location.module.module:
-        other = f"; {formatting.module(top.module)} causes most, {_percent(top.share)}"
+        other = f"; {fmt.module(top.module)} causes most, {_percent(top.share)}"
     return f"{name} is the first module that differs{share}{other} ({error})"
-
-
-def _first(module: DifferingModule | None, most: int | None) -> Section:
-    if module is None:
-        return Section("", ())
-    lines: list[Text] = [
-        (
-            Span(formatting.module(module.module), Tone.STRONG),
-            Span(f"  {formatting.name(module.tag, 100)}", Tone.FAINT),
-        ),
-        f"'{formatting.name(module.value, 100)}' {formatting.one_line(module.reason)}",
-        f"nodes: {_listed(module.nodes, most)}",
-    ]
-    if module.modules:
-        lines.append(f"its nodes are those of {_listed(module.modules, most)}")
-    return Section("First module that differs", (Notes(lines),))
-
-
-def _shares(location: Location, most: int | None) -> Section:
-    rows: list[tuple[str, ...]] = []
-    for share in location.shares[:most]:
-        ends = dict.fromkeys(share.modules[:: max(1, len(share.modules) - 1)]) if share.modules else (share.module,)
-        error = "·" if share.error is None else formatting.difference(share.error)
-        rows.append((" … ".join(map(formatting.module, ends)), _percent(share.share), _percent(share.alone), error))
-    if most is not None and len(location.shares) > most:
-        rows.append((f"and {len(location.shares) - most} more (-v shows them)",))
-    headings = ("module", "share", "alone", "error of its output")
-    return table_section("Share of the error, by module", headings, rows)
-
-
-def _listed(names: tuple[str, ...], most: int | None) -> str:
-    shown = [formatting.name(name) or "the model" for name in names[:most]]
-    rest = len(names) - len(shown)
-    return ", ".join(shown) + (f" and {rest} more" if rest else "")
 
 
 def _percent(share: float | None) -> str:

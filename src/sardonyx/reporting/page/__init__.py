@@ -19,7 +19,7 @@ from msgspec import Struct, structs
 
 from sardonyx.records.comparison import Location
 from sardonyx.records.study import Fleet
-from sardonyx.reporting import formatting
+from sardonyx.reporting import formatting as fmt
 from sardonyx.reporting.document import Block, Facts, Notes, Paragraph, Span, Text, is_empty, table_section
 from sardonyx.reporting.document import Section as Blocks
 from sardonyx.reporting.fleet import (
@@ -32,9 +32,7 @@ from sardonyx.reporting.fleet import (
     savings,
     status_table,
 )
-from sardonyx.reporting.fleet import (
-    missed_section as fleet_missed_section,
-)
+from sardonyx.reporting.fleet import missed_section as fleet_missed_section
 from sardonyx.reporting.formatting import notes_with_flags
 from sardonyx.reporting.history import recent
 from sardonyx.reporting.inspection import inspection_sentence
@@ -200,7 +198,7 @@ def _listed(models: Sequence[Model], sentences: Sequence[str]) -> Section | None
     if len(models) < 2:
         return None
     rows = (
-        (Span(formatting.name(model.label), target=f"#section={model.shown[0].id}&model={place}"), sentence)
+        (Span(fmt.name(model.label), target=f"#section={model.shown[0].id}&model={place}"), sentence)
         for place, (model, sentence) in enumerate(zip(models, sentences, strict=True))
     )
     return Section(
@@ -278,7 +276,7 @@ def histogram(shares: Sequence[float], what: str) -> svg.Picture:
     for place in range(-1, _BINS):
         height = _HEIGHT * counts[place] / up[-1]
         x = _LEFT + step * (place + 1)
-        hover = f"{_range(place)}: {formatting.plural(counts[place], 'model')}"
+        hover = f"{_range(place)}: {fmt.plural(counts[place], 'model')}"
         bars.append(svg.rect(x + 1, bottom - height, step - 2, height, hover=hover))
         if place < 0:
             body.append(svg.text(x + 0.3 * step, bottom + 18, "< 0", "soft", anchor="middle"))
@@ -287,7 +285,7 @@ def histogram(shares: Sequence[float], what: str) -> svg.Picture:
     body += [svg.group(0, bars), svg.line(_LEFT, bottom, _WIDTH - _RIGHT, bottom, "axis")]
     body.append(svg.text(_WIDTH - _RIGHT, bottom + 40, f"{what} saved", "soft", anchor="end"))
     numbers = ", ".join(f"{_range(place)}: {counts[place]}" for place in sorted(counts))
-    title = f"Share of {what} saved, {formatting.plural(len(shares), 'model')}"
+    title = f"Share of {what} saved, {fmt.plural(len(shares), 'model')}"
     return svg.Picture(
         "histogram", _WIDTH, bottom + _FOOT, title, "Models in each step of 5 %.", body, description=numbers
     )
@@ -302,7 +300,7 @@ _FAILURES = 100  # reasons
 
 def render_fleet(fleet: Fleet, tables: Sequence[str] = ()) -> str:
     """Return the page; `tables` are the files beside it that have all rows."""
-    title = f"{fleet.command} {formatting.plural(len(fleet.models), 'model')}"
+    title = f"{fleet.command} {fmt.plural(len(fleet.models), 'model')}"
     parts = (
         ("summary", "Summary", _summary(fleet, tables)),
         ("models", "Models", tuple(Blocks(name, (table,)) for name, table in sample_tables(fleet).items())),
@@ -338,13 +336,13 @@ def _summary(fleet: Fleet, tables: Sequence[str]) -> tuple[Block, ...]:
 def _conditions(fleet: Fleet) -> tuple[Block, ...]:
     here = fleet.environment
     facts: dict[str, Text] = {
-        "command": formatting.one_line(" ".join(here.command)) or "called from Python",
+        "command": fmt.one_line(" ".join(here.command)) or "called from Python",
         "machines": "; ".join(fleet.machines) or "not known",
         "versions": ", ".join([f"sardonyx {here.sardonyx}", *(f"{n} {v}" for n, v in sorted(here.packages.items()))]),
-        "date": formatting.date(here.date),
-        "time": formatting.seconds(fleet.seconds),
+        "date": fmt.date(here.date),
+        "time": fmt.seconds(fleet.seconds),
     }
-    notes: list[Text] = [formatting.one_line(note) for note in fleet.notes]
+    notes: list[Text] = [fmt.one_line(note) for note in fleet.notes]
     return Facts(facts), Notes(notes)
 
 

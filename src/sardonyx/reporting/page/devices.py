@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
-from sardonyx.records.bench import AwayNodes, Placement
+from sardonyx.records.bench import Placement
 from sardonyx.records.run import Wiring
-from sardonyx.reporting import formatting
-from sardonyx.reporting.document import Block, Cell, Column, Paragraph, Row, Span, Table, Text, Tone, View, text_column
-from sardonyx.reporting.document import Section as Blocks
+from sardonyx.reporting import document as doc
+from sardonyx.reporting import formatting as fmt
+from sardonyx.reporting.document import Span, Text, Tone, View, text_column
 from sardonyx.reporting.measures import SHARE
 from sardonyx.reporting.module_rows import module_cell, module_rows
 from sardonyx.reporting.page.section import Section
@@ -32,66 +32,54 @@ def section(bundle: RunBundle) -> Section | None:
     devices = bundle.devices
     if not devices:
         return None
-    blocks = (Paragraph(_HOW, Tone.FAINT), _summary(devices), *_by_module(devices), *_reasons(devices))
+    blocks = (doc.Paragraph(_HOW, Tone.FAINT), _summary(devices), _by_module(devices), *_reasons(devices))
     return Section("devices", "Devices", html.write(blocks))
 
 
-def _summary(devices: Devices) -> Table:
+def _summary(devices: Devices) -> doc.Table:
     columns = ("nodes on it", "fall back to the CPU", "not supported", "not measured", "copies", "arithmetic elsewhere")
+    counted = ("device_nodes", "fallback_nodes", "unsupported_nodes", "unknown_nodes", "copies")
     rows = (
         (
-            Span(formatting.name(device), target=f"#device={quote(device)}&section=graph"),
-            formatting.one_line(before.runtime),
-            _both(before.device_nodes, after.device_nodes),
-            _both(before.fallback_nodes, after.fallback_nodes),
-            _both(before.unsupported_nodes, after.unsupported_nodes),
-            _both(before.unknown_nodes, after.unknown_nodes),
-            _both(before.copies, after.copies),
-            formatting.from_to(SHARE.write(before.away_flops), SHARE.write(after.away_flops)),
+            Span(fmt.name(device), target=f"#device={quote(device)}&section=graph"),
+            fmt.one_line(before.runtime),
+            *(_both(getattr(before, name), getattr(after, name)) for name in counted),
+            fmt.from_to(SHARE.write(before.away_flops), SHARE.write(after.away_flops)),
         )
         for device, (before, after) in devices.items()
     )
-    return Table.of((text_column("device"), text_column("measured with"), *columns), rows)
+    return doc.Table.of((text_column("device"), text_column("measured with"), *columns), rows)
 
 
-def _both(before: int, after: int) -> str:
-    return formatting.count(before) if before == after else f"{formatting.count(before)} → {formatting.count(after)}"
+def _both(before: int, after: int) -> Text:
+    return before if before == after else fmt.counts(before, after)
 
 
-def _by_module(devices: Devices) -> Iterator[Block]:
-    """Yield the table of the modules with a node that does not run on one of the devices."""
+def _by_module(devices: Devices) -> doc.Section:
+    """Return the table of the modules with a node that does not run on one of the devices."""
     sides = [placed for both in devices.values() for placed in both]
     away = [{each.path: each.away for each in placed.modules} for placed in sides]
     tags = {each.path: each.tag for placed in reversed(sides) for each in placed.modules}
     modules = ((path, tag, tuple(counts.get(path, 0) for counts in away)) for path, tag in tags.items())
-    rows = [row for row in module_rows(modules, View(rows=_MODULES)) if any(row.total)]
-    columns = (text_column("module"), *(Column(formatting.name(device)) for device in devices))
-    cells = (
-        Row((_linked(module_cell(row), row.branch.path), *map(_both, row.total[::2], row.total[1::2]))) for row in rows
+    rows: list[tuple[Text | doc.Cell, ...]] = []
+    for row in module_rows(modules, View(rows=_MODULES)):
+        if any(row.total):
+            cell = module_cell(row)
+            linked = doc.Cell(Span(str(cell.text), target=f"#module={quote(row.branch.path)}"), cell.depth)
+            rows.append((linked, *map(_both, row.total[::2], row.total[1::2])))
+    return doc.table_section(
+        "Nodes that do not run on the device, by module", ("module", *map(fmt.name, devices)), rows
     )
-    if rows:
-        yield Blocks("Nodes that do not run on the device, by module", (Table(columns, list(cells)),))
 
 
-def _linked(cell: Cell, path: str) -> Cell:
-    return Cell(Span(str(cell.text), target=f"#module={quote(path)}"), cell.depth)
-
-
-def _reasons(devices: Devices) -> Iterator[Block]:
+def _reasons(devices: Devices) -> Iterator[doc.Section]:
     columns = (text_column("operator"), text_column("types of its inputs"), "before", "after", text_column("why"))
-    for device, (before, after) in devices.items():
-        counts = [{_key(each): len(each.nodes) for each in placed.away} for placed in (before, after)]
-        groups = {_key(each): each for each in (*before.away, *after.away)}
-        rows: list[Sequence[Text]] = []
-        for key, each in groups.items():
-            operator, types, why = away_cells(each)
-            rows.append((operator, types, *(formatting.count(side.get(key, 0)) for side in counts), why))
-        title = f"Operators that do not run on {formatting.name(device)}"
-        yield Blocks(title, (Table.of(columns, rows),) if rows else (), folded=True)
-
-
-def _key(each: AwayNodes) -> tuple[str, tuple[str, ...], str]:
-    return each.operator, each.types, each.where
+    for device, both in devices.items():
+        counts = [{(each.operator, each.types, each.where): len(each.nodes) for each in side.away} for side in both]
+        groups = {(each.operator, each.types, each.where): away_cells(each) for side in both for each in side.away}
+        rows = ((*cells[:2], *(side.get(key, 0) for side in counts), cells[2]) for key, cells in groups.items())
+        title = f"Operators that do not run on {fmt.name(device)}"
+        yield doc.Section(title, (doc.Table.of(columns, rows),), folded=True)
 
 
 def device_data(devices: Devices, before: Wiring, after: Wiring) -> tuple[dict[str, Any], list[dict[str, Any]]]:

@@ -10,23 +10,11 @@ from msgspec.structs import replace
 from sardonyx.records.analysis import Analysis
 from sardonyx.records.comparison import Location
 from sardonyx.records.outside import verb_of
-from sardonyx.reporting import formatting
+from sardonyx.reporting import formatting as fmt
 from sardonyx.reporting.analysis import analysis_document, analysis_sentence
-from sardonyx.reporting.bench import (
-    bench_sentence,
-    conditions,
-    timing_table,
-    tuning_section,
-)
+from sardonyx.reporting.bench import bench_sentence, conditions, timing_table, tuning_section
 from sardonyx.reporting.document import Document, Notes, Paragraph, Tone, View, spans
-from sardonyx.reporting.inspection import (
-    dynamic_dimensions,
-    functions,
-    inspection_facts,
-    inspection_sentence,
-    interface,
-    operators,
-)
+from sardonyx.reporting.inspection import inspected, inspection_sentence
 from sardonyx.reporting.page.section import Section, rendered
 from sardonyx.reporting.plots.charts import boxplot, substitution_plot
 from sardonyx.reporting.run_bundle import RunBundle
@@ -48,8 +36,8 @@ def location_section(location: Location) -> Section:
         facts=list(location_facts(location).items()),
         plot=substitution_plot(location).inline() if len(location.substitutions) > 1 else None,
         body=html.write(document.blocks),
-        borders=formatting.plural(location.borders, "border value"),
-        unpaired=[formatting.name(name) for name in location.unpaired],
+        borders=fmt.plural(location.borders, "border value"),
+        unpaired=[fmt.name(name) for name in location.unpaired],
     )
     return Section("location", "Where the models differ", markup)
 
@@ -65,8 +53,8 @@ def measurements_section(bundle: RunBundle) -> Section:
         if value not in _UNSET:
             items = ", ".join(map(str, cast("Sequence[object]", value))) if isinstance(value, (list, tuple)) else value
             options.append(name.replace("_", " ") + ("" if value is True else f" {items}"))
-    facts = {"options": formatting.one_line(", ".join(options)) or "none"}
-    facts |= {"it took": formatting.phases(run.seconds) or "not known"} | ({} if bench is None else conditions(bench))
+    facts = {"options": fmt.one_line(", ".join(options)) or "none"}
+    facts |= {"it took": fmt.phases(run.seconds) or "not known"} | ({} if bench is None else conditions(bench))
     markup = rendered(
         "measured",
         bench=bench,
@@ -85,29 +73,20 @@ def file_section(bundle: RunBundle) -> Section:
     inspection = bundle.inspection
     assert inspection is not None, "the page of a model file"
     before, after = bundle.run.before.nodes, bundle.run.after.nodes
-    sentences = [f"{formatting.name(bundle.label)}: {inspection_sentence(inspection)}."]
+    sentences = [f"{fmt.name(bundle.label)}: {inspection_sentence(inspection)}."]
     if bundle.forms is not None:
         sentences.append(f"{analysis_sentence(_as_is(bundle))}.")
     sentences.append(
-        f"Optimizing would give {formatting.from_to(formatting.count(before), formatting.count(after))} nodes "
-        f"({formatting.percent(before, after)})."
+        f"Optimizing would give {fmt.from_to(fmt.count(before), fmt.count(after))} nodes "
+        f"({fmt.percent(before, after)})."
     )
     how = (
         "“Before” is the file, “after” what `sardonyx optimize` would make of it. Everything is computed from the "
         "graph: nothing was run or verified."
     )
-    notes = [formatting.one_line(note) for note in (*bundle.run.notes, *bundle.notes)]
-    blocks = (
-        Paragraph(" ".join(sentences)),
-        Paragraph(how, Tone.FAINT),
-        Notes(notes),
-        inspection_facts(inspection),
-        interface(inspection.inputs, inspection.outputs),
-        dynamic_dimensions(inspection),
-        functions(inspection),
-        operators(inspection.ops),
-    )
-    return Section("file", "The file", html.write(blocks))
+    notes = [fmt.one_line(note) for note in (*bundle.run.notes, *bundle.notes)]
+    lead = (Paragraph(" ".join(sentences)), Paragraph(how, Tone.FAINT), Notes(notes))
+    return Section("file", "The file", html.write((*lead, *inspected(inspection))))
 
 
 def costs_section(bundle: RunBundle) -> Section | None:
@@ -128,4 +107,4 @@ def outside_sections(bundle: RunBundle) -> Iterator[Section]:
     for record in bundle.outside:
         document: Document = verb_of(record.record_tag()).document(record, View(verbose=True))
         title = "".join(span.text for span in spans(document.title)) or record.record_tag()
-        yield Section(record.record_tag(), formatting.one_line(title), html.write((*document.head, *document.blocks)))
+        yield Section(record.record_tag(), fmt.one_line(title), html.write((*document.head, *document.blocks)))

@@ -14,62 +14,84 @@ from msgspec import Struct
 from sardonyx.records.analysis import Form
 from sardonyx.records.bench import ProfiledModel
 from sardonyx.records.run import Wiring
-from sardonyx.reporting import formatting, run
+from sardonyx.reporting import formatting as fmt
+from sardonyx.reporting import run
 from sardonyx.reporting.module_contents import nodes_of
 from sardonyx.reporting.page.devices import device_data
 from sardonyx.reporting.page.section import Section, Strings, rendered
 from sardonyx.reporting.plots.charts import timeline
-from sardonyx.reporting.run import Moved, SiteGroup, Spent
+from sardonyx.reporting.run import SiteGroup
 from sardonyx.reporting.run_bundle import RunBundle
+
+
+class Part(Struct, frozen=True):
+    """A time or an amount of memory of attention blocks, and what it is a part of."""
+
+    amount: float
+    whole: float
+
+    @property
+    def share(self) -> float:
+        """The share, 0 to 1."""
+        return self.amount / self.whole if self.whole else 0.0
 
 
 class AttentionRow(Struct, frozen=True):
     """A group of blocks with its costs before and after: empty if not measured, None if unknown."""
 
     group: SiteGroup
-    time: tuple[Spent | None, ...] = ()
-    within: tuple[Spent | None, ...] = ()  # its modules
-    memory: tuple[Moved | None, ...] = ()
+    time: tuple[Part | None, ...]  # in kernels that run its nodes
+    within: tuple[Part | None, ...]  # in kernels that its modules own themselves
+    moved: tuple[Part | None, ...]  # bytes that its modules read and write
+    alive: tuple[Part | None, ...]  # most bytes of activations alive while one of their operations runs
+
+    @classmethod
+    def of(cls, group: SiteGroup, bundle: RunBundle) -> AttentionRow:
+        """Return the costs of a group."""
+        modules = {module for module in group.modules if module}  # which of the model's own nodes are attention?
+        sites = ([site.before for site in group.sites], [site.after for site in group.sites])
+        named = [{node for form in forms if form is not None for node in form.nodes} for forms in sites]
+        time: list[Part | None] = []
+        within: list[Part | None] = []
+        for nodes, model in zip(named, bundle.profiled or (), strict=False):
+            running = [kernel.milliseconds for kernel in model.kernels if not nodes.isdisjoint(kernel.nodes)]
+            time.append(Part(sum(running), model.kernel_ms) if running else None)
+            own = [module.self_ms for module in model.modules if module.path in modules and module.kernels]
+            within.append(Part(sum(own), model.kernel_ms) if own else None)
+        moved: list[Part | None] = []
+        alive: list[Part | None] = []
+        for form in bundle.forms or ():
+            costs = [module for module in form.modules if module.path in modules]
+            moved.append(Part(sum(each.bytes_moved for each in costs), form.work.bytes_moved) if costs else None)
+            alive.append(Part(max(each.peak for each in costs), form.memory.peak.bytes) if costs else None)
+        return cls(group, tuple(time), tuple(within), tuple(moved), tuple(alive))
 
 
 def attention_section(bundle: RunBundle) -> Section:
     """Return the attention blocks and the memory timeline."""
-    sites = bundle.run.attention
-    rows = [_row(group, bundle) for group in run.groups(sites)]
+    sites, memory = bundle.run.attention, None
+    rows = [AttentionRow.of(group, bundle) for group in run.groups(sites)]
+    if bundle.forms is not None:
+        forms = dict(zip(("before", "after"), bundle.forms, strict=True))
+        picture = timeline({label: form.memory.timeline for label, form in forms.items()}, bundle.label).inline()
+        memory = {"picture": picture, "forms": forms.items(), "sizes": _sizes(bundle, "=")}
     html = rendered(
         "attention",
         figures=run,
         sentence=run.sentence(sites),
         rows=rows,
-        total=_row(SiteGroup("all", "", sites), bundle) if len(rows) > 1 else None,
+        total=AttentionRow.of(SiteGroup("all", "", sites), bundle) if len(rows) > 1 else None,
         timed=bundle.profiled is not None,
         weighed=bundle.forms is not None,
-        memory=None if bundle.forms is None else _memory(bundle, bundle.forms),
+        memory=memory,
     )
     return Section("attention", "Attention and memory", html)
 
 
-def _row(group: SiteGroup, bundle: RunBundle) -> AttentionRow:
-    forms = [[site.before for site in group.sites], [site.after for site in group.sites]]
-    modules = [module for module in group.modules if module]  # which of the model's own nodes are attention is unknown
-    profiled, analysed = bundle.profiled or (), bundle.forms or ()
-    return AttentionRow(
-        group,
-        time=tuple(run.spent(own, model) for own, model in zip(forms, profiled, strict=False)),
-        within=tuple(run.spent_within(modules, model) for model in profiled),
-        memory=tuple(run.moved(modules, form) for form in analysed),
-    )
-
-
-def _memory(bundle: RunBundle, forms: Sequence[Form]) -> dict[str, Any]:
-    labels = ("before", "after")
-    timelines = {label: form.memory.timeline for label, form in zip(labels, forms, strict=True)}
+def _sizes(bundle: RunBundle, equals: str) -> str:
+    """Return the sizes of the dynamic dimensions for which the costs hold."""
     sizes = bundle.analysis.sizes if bundle.analysis is not None else {}
-    return {
-        "picture": timeline(timelines, bundle.label).inline(),
-        "forms": list(zip(labels, forms, strict=True)),
-        "sizes": ", ".join(f"{formatting.name(name)}={formatting.count(size)}" for name, size in sizes.items()),
-    }
+    return ", ".join(f"{fmt.name(name)}{equals}{fmt.count(size)}" for name, size in sizes.items())
 
 
 DIGITS = 4  # of milliseconds
@@ -85,9 +107,8 @@ def section(bundle: RunBundle) -> Section:
     forms = bundle.forms
     if forms is not None and all(form.operations is not None for form in forms):
         colors += [("flops", "FLOPs"), ("bytes", "Bytes moved")]
-    given = bundle.analysis.sizes if bundle.analysis is not None else {}
-    sizes = ", ".join(f"{formatting.name(dim)} = {formatting.count(size)}" for dim, size in given.items())
-    markup = rendered("graph", known=True, colors=colors, devices=list(bundle.devices), sizes=sizes)
+    shown = {"colors": colors, "devices": list(bundle.devices), "sizes": _sizes(bundle, " = ")}
+    markup = rendered("graph", known=True, **shown)
     return Section("graph", "Graph", markup, graph_data(bundle, before, after))
 
 

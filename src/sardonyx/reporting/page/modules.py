@@ -14,7 +14,7 @@ from sardonyx.records.bench import ProfiledModel
 from sardonyx.records.provenance import lineage
 from sardonyx.records.quantization import Quantization
 from sardonyx.records.run import ModuleCount, Run
-from sardonyx.reporting import formatting
+from sardonyx.reporting import formatting as fmt
 from sardonyx.reporting.document import View
 from sardonyx.reporting.module_rows import tree_rows
 from sardonyx.reporting.page.section import Section, Strings, rendered
@@ -190,8 +190,8 @@ def _profiled(bundle: RunBundle) -> dict[str, str] | None:
         return None
     before, after = bundle.profiled
     return {
-        "kernels": formatting.from_to(ms(before.kernel_ms), ms(after.kernel_ms)),
-        "runs": formatting.from_to(ms(before.plain_ms), ms(after.plain_ms)),
+        "kernels": fmt.from_to(ms(before.kernel_ms), ms(after.kernel_ms)),
+        "runs": fmt.from_to(ms(before.plain_ms), ms(after.plain_ms)),
     }
 
 
@@ -203,15 +203,15 @@ def _line(row: tree.Row, totals: Mapping[str, Amounts], precisions: Mapping[str,
     before, after, parameters, bytes_before, bytes_after, *times = summed
     return Line(
         row.branch.path,
-        formatting.module(row.branch.label),
+        fmt.module(row.branch.label),
         row.branch.copies,
-        formatting.name(row.branch.tag),
+        fmt.name(row.branch.tag),
         row.depth,
         ", ".join(sorted({each for path in row.paths for each in precisions.get(path, ())})),
         (
-            *(formatting.count(int(nodes)) for nodes in (before, after)),
-            formatting.amount(int(parameters)) if parameters else "·",
-            *(formatting.size(int(octets)) if octets else "·" for octets in (bytes_before, bytes_after)),
+            *(fmt.count(int(nodes)) for nodes in (before, after)),
+            fmt.amount(int(parameters)) if parameters else "·",
+            *(fmt.size(int(octets)) if octets else "·" for octets in (bytes_before, bytes_after)),
             *(ms(time) for time in times),
         ),
         round(100 * summed[first] / most, 2),
@@ -232,8 +232,8 @@ class Measure(Struct, frozen=True):
 
 
 MEASURES = (
-    Measure("nodes", "Nodes", lambda amount: formatting.plural(int(amount), "node")),
-    Measure("bytes", "Bytes of constants", lambda amount: formatting.size(int(amount))),
+    Measure("nodes", "Nodes", lambda amount: fmt.plural(int(amount), "node")),
+    Measure("bytes", "Bytes of constants", lambda amount: fmt.size(int(amount))),
     Measure("ms", "Time in kernels", lambda amount: f"{ms(amount)} ms"),
 )
 

@@ -12,7 +12,8 @@ from msgspec import Struct
 
 from sardonyx.records.bench import Comparison, Finding
 from sardonyx.records.run import Artifact, Environment, PassRecord, Run
-from sardonyx.reporting import bench, formatting
+from sardonyx.reporting import bench
+from sardonyx.reporting import formatting as fmt
 from sardonyx.reporting.bench import as_comparison, finding, ratio
 from sardonyx.reporting.history import History, changes, ends, histories, history_section, measured, recent
 from sardonyx.reporting.page.section import Section, rendered
@@ -48,14 +49,14 @@ def section(bundle: RunBundle) -> Section:
         alarms=_alarms(run),
         sentence=_sentence(bundle.label, run, pace),
         run=run,
-        fewer=formatting.percent(run.before.nodes, run.after.nodes),
+        fewer=fmt.percent(run.before.nodes, run.after.nodes),
         pace=pace,
         headline=None if pace is None else _pace_words(pace.compared),
         interval=None if pace is None else interval_places(pace.compared),
         worst=max(zip(outputs, largest, strict=True), key=lambda pair: pair[1], default=None),
         used="" if used is None else used_percent(used),  # "": only rounding differs, or the outputs do not match
         facts=list(_facts(bundle)),
-        notes=[formatting.one_line(note) for note in (*run.notes, *bundle.notes)],
+        notes=[fmt.one_line(note) for note in (*run.notes, *bundle.notes)],
     )
     return Section("verdict", "Verdict", html)
 
@@ -70,7 +71,7 @@ def _alarms(run: Run) -> list[str]:
         alarms.append(f"{_capital(failure(run.verdict))}.")
     if run.rolled_back:
         undone = "was undone" if len(run.rolled_back) == 1 else "were undone"
-        rewrites = formatting.plural(len(run.rolled_back), "rewrite")
+        rewrites = fmt.plural(len(run.rolled_back), "rewrite")
         alarms.append(f"{rewrites} failed verification and {undone}; see “Verification”.")
     return alarms
 
@@ -78,20 +79,20 @@ def _alarms(run: Run) -> list[str]:
 def _sentence(label: str, run: Run, pace: Pace | None) -> str:
     would = run.status != "done" or bool(run.options.get("dry_run"))
     before, after = run.before.nodes, run.after.nodes
-    has, share = "would have" if would else "has", formatting.percent(before, after).lstrip("+−")
-    fewer, same = "fewer" if after < before else "more", f"{formatting.plural(after, 'node')} as before"
+    has, share = "would have" if would else "has", fmt.percent(before, after).lstrip("+−")
+    fewer, same = "fewer" if after < before else "more", f"{fmt.plural(after, 'node')} as before"
     clauses = [f"{has} {same if before == after else f'{share} {fewer} nodes'}"]
     if pace is not None:
         clauses.append(_time_clause(pace))
     if run.verdict is not None and run.verdict.passed:
         clauses.append(f"gave the same outputs {agreement(run.verdict)}")
     joined = clauses[0] if len(clauses) == 1 else f"{', '.join(clauses[:-1])} and {clauses[-1]}"
-    return f"{formatting.name(label)} {joined}{'; its time was not measured' if pace is None else ''}."
+    return f"{fmt.name(label)} {joined}{'; its time was not measured' if pace is None else ''}."
 
 
 def _time_clause(pace: Pace) -> str:
     compared = pace.compared
-    where = f"on {formatting.plural(pace.threads, 'thread')}{' of a busy machine' if pace.busy else ''}"
+    where = f"on {fmt.plural(pace.threads, 'thread')}{' of a busy machine' if pace.busy else ''}"
     if bench.is_too_noisy(compared):
         return f"was too noisy to time {where} ({bench.unresolved(compared)})"
     if compared.finding is Finding.SAME:
@@ -109,10 +110,10 @@ def _pace(bundle: RunBundle) -> Pace | None:
     """Return the time from the benchmark, otherwise from tuning, or None if neither was measured."""
     measured = bundle.bench
     if measured is not None and bundle.point is not None and (compared := bundle.compared) is not None:
-        rounds = f"median of {formatting.plural(compared.rounds, 'round')}"
+        rounds = f"median of {fmt.plural(compared.rounds, 'round')}"
         sizes = bench.size(bundle.point.sizes)
         threads = int(measured.options["threads"])
-        caveats = [formatting.plural(threads, "thread")]
+        caveats = [fmt.plural(threads, "thread")]
         if (busy := measured.machine.busy) is not None:
             caveats.append(
                 f"busy machine: other processes used {100 * busy:.0f} % of the CPU, which widens the interval"
@@ -134,7 +135,7 @@ def _pace(bundle: RunBundle) -> Pace | None:
 
 
 def _times(before: float, after: float) -> str:
-    return formatting.from_to(*(f"{bench.milliseconds(seconds)} ms" for seconds in (before, after)))
+    return fmt.from_to(*(f"{bench.milliseconds(seconds)} ms" for seconds in (before, after)))
 
 
 def _tuned(run: Run) -> Pace | None:
@@ -151,7 +152,7 @@ def _tuned(run: Run) -> Pace | None:
         "From the last comparison of tuning, in which source and result ran in turns; the ratio has a 95 % interval.",
         run.tuning.threads,
         bool(run.tuning.notes),
-        (formatting.plural(run.tuning.threads, "thread"), *map(formatting.one_line, run.tuning.notes)),
+        (fmt.plural(run.tuning.threads, "thread"), *map(fmt.one_line, run.tuning.notes)),
     )
 
 
@@ -171,8 +172,8 @@ def _facts(bundle: RunBundle) -> Iterator[tuple[str, str]]:
     yield "Files", f"{file_name(run.source, run.before.bytes)} → {file_name(run.result, run.after.bytes)}"
     if run.verdict is not None and run.verdict.rewrites is not None:
         yield "Equality", claims_line(run.verdict.rewrites)
-    yield "Constants", formatting.from_to(formatting.size(run.before.bytes), formatting.size(run.after.bytes))
-    machine = formatting.plural(environment.cpus, "core")
+    yield "Constants", fmt.from_to(fmt.size(run.before.bytes), fmt.size(run.after.bytes))
+    machine = fmt.plural(environment.cpus, "core")
     if bundle.bench is not None:
         machine = bench.conditions(bundle.bench)["machine"]
         yield "Threads", f"{bundle.bench.options['threads']} while timing"
@@ -189,16 +190,16 @@ def _facts(bundle: RunBundle) -> Iterator[tuple[str, str]]:
 def origin_facts(environment: Environment) -> Iterator[tuple[str, str]]:
     """Yield the date and the command of a record, if it has them."""
     if environment.date:
-        yield "Date", formatting.date(environment.date)
+        yield "Date", fmt.date(environment.date)
     if environment.command:
-        yield "Command", formatting.visible(shlex.join(environment.command))
+        yield "Command", fmt.visible(shlex.join(environment.command))
 
 
 def machine_facts(environment: Environment, machine: str) -> Iterator[tuple[str, str]]:
     """Yield the machine and the versions of a record."""
-    yield "Machine", formatting.one_line(f"{machine}; {environment.platform}")
+    yield "Machine", fmt.one_line(f"{machine}; {environment.platform}")
     packages = ", ".join(f"{package} {version}" for package, version in sorted(environment.packages.items()))
-    yield "Versions", formatting.one_line(f"sardonyx {environment.sardonyx}, Python {environment.python}, {packages}")
+    yield "Versions", fmt.one_line(f"sardonyx {environment.sardonyx}, Python {environment.python}, {packages}")
 
 
 def file_name(artifact: Artifact, constants: int) -> str:
@@ -206,7 +207,7 @@ def file_name(artifact: Artifact, constants: int) -> str:
     if artifact.path is None:
         return "a model in memory" if artifact.bytes else "not written"
     outside = " and external data" if artifact.bytes < constants else ""
-    return f"{formatting.visible(PurePath(artifact.path).name)} ({formatting.size(artifact.bytes)}{outside})"
+    return f"{fmt.visible(PurePath(artifact.path).name)} ({fmt.size(artifact.bytes)}{outside})"
 
 
 def _capital(text: str) -> str:
@@ -240,7 +241,7 @@ class Row(Struct, frozen=True):
         bench = self.bundle.bench
         if bench is None or self.bundle.compared is None:
             return ""
-        threads = formatting.plural(int(bench.options["threads"]), "thread")
+        threads = fmt.plural(int(bench.options["threads"]), "thread")
         return f"{threads}, busy machine" if bench.machine.busy is not None else threads
 
     @property
@@ -276,17 +277,15 @@ class _Measure(Struct, frozen=True):
 
 
 _MEASURES = (
-    _Measure("nodes", "change in nodes", lambda record: record.nodes, lambda run: run.before.nodes, formatting.change),
+    _Measure("nodes", "change in nodes", lambda record: record.nodes, lambda run: run.before.nodes, fmt.change),
     _Measure(
         "rewrites",
         "rewrites",
         lambda record: record.rewrites,
         lambda run: sum(record.rewrites for record in run.passes),
-        lambda number: formatting.count(number) if number else "·",
+        lambda number: fmt.count(number) if number else "·",
     ),
-    _Measure(
-        "bytes", "change in bytes", lambda record: record.bytes, lambda run: run.before.bytes, formatting.size_change
-    ),
+    _Measure("bytes", "change in bytes", lambda record: record.bytes, lambda run: run.before.bytes, fmt.size_change),
 )
 
 
@@ -308,7 +307,7 @@ def overview(bundles: Sequence[RunBundle]) -> Section | None:
         columns=columns,
         matrices=[_matrix(compared, measure) for measure in _MEASURES],
     )
-    title = "All models" if len(models) > 1 else f"History of {formatting.name(models[0].model)}"
+    title = "All models" if len(models) > 1 else f"History of {fmt.name(models[0].model)}"
     return Section("overview", title, markup)
 
 
@@ -341,9 +340,9 @@ def _cell(record: PassRecord | None, bundle: RunBundle, measure: _Measure) -> Ce
     if record is None:
         return None
     number, whole = measure.of(record), measure.whole(bundle.run) or 1
-    hover = f"{record.name} on {bundle.label}: {measure.title} {measure.write(number)} of {formatting.count(whole)}"
+    hover = f"{record.name} on {bundle.label}: {measure.title} {measure.write(number)} of {fmt.count(whole)}"
     heat = round(60 * strength(abs(number) / whole))
-    return Cell(measure.write(number), heat, number <= 0 or measure.id == "rewrites", formatting.one_line(hover))
+    return Cell(measure.write(number), heat, number <= 0 or measure.id == "rewrites", fmt.one_line(hover))
 
 
 # What changed from one run to another, first on a page of both.

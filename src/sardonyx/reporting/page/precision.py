@@ -7,7 +7,8 @@ from typing import Any
 
 from sardonyx.records.bench import Finding, Point
 from sardonyx.records.quantization import FLOAT32, Choice, GroupPrecision, Loss, ModuleGroup, Quantization
-from sardonyx.reporting import bench, formatting
+from sardonyx.reporting import bench
+from sardonyx.reporting import formatting as fmt
 from sardonyx.reporting.document import Span, Table, Text, Tone, View, text_column
 from sardonyx.reporting.page.documents import location_section
 from sardonyx.reporting.page.modules import quantized_section
@@ -84,16 +85,16 @@ def _section(made: Quantization, timed: Point | None = None, notes: tuple[str, .
         skipped=html.write([skipped_section(made, _WHOLE)], 3),
         parts=parts,
         facts=list(_facts(made)),
-        notes=[formatting.one_line(note) for note in (*made.notes, *notes)],
+        notes=[fmt.one_line(note) for note in (*made.notes, *notes)],
     )
     return Section("precision", "Precision", markup)
 
 
 def _samples(made: Quantization) -> str:
     if made.loss.measured_on != "data":
-        return f"on {formatting.plural(made.loss.samples, 'generated input')}, which say little about a trained model"
+        return f"on {fmt.plural(made.loss.samples, 'generated input')}, which say little about a trained model"
     seen = "that nothing else has used" if not made.data.shared else "which every other step used too"
-    return f"on {formatting.plural(made.loss.samples, 'sample')} of the given data, {seen}"
+    return f"on {fmt.plural(made.loss.samples, 'sample')} of the given data, {seen}"
 
 
 def _losses(loss: Loss) -> Iterator[str]:
@@ -106,7 +107,7 @@ def _losses(loss: Loss) -> Iterator[str]:
     yield f"cosine {scores.cosine.value:.5f}"
     if loss.metric is not None and scores.metric is not None:
         drop = f"drop {scores.metric.value:.3g} [{scores.metric.low:.3g}, {scores.metric.high:.3g}]"
-        name = formatting.name(loss.metric.function)
+        name = fmt.name(loss.metric.function)
         yield f"{name} {loss.metric.source:.4g} → {loss.metric.result:.4g}, {drop}"
 
 
@@ -124,10 +125,10 @@ def _chosen(made: Quantization, choice: Choice) -> dict[str, Any]:
 
 def _group_cells(group: ModuleGroup, made: Quantization, choice: Choice) -> Iterator[Text]:
     options = {option.precision: option for option in group.options}
-    yield formatting.module(group.name)
+    yield fmt.module(group.name)
     yield Span(group.chosen, Tone.FAINT if group.chosen == FLOAT32 else Tone.STRONG)
-    yield formatting.one_line(group.reason)
-    yield formatting.size(group.bytes)
+    yield fmt.one_line(group.reason)
+    yield fmt.size(group.bytes)
     for precision in choice.precisions:
         option = options.get(precision)
         yield "·" if option is None else _alone(option, made, choice)
@@ -137,9 +138,9 @@ def _alone(option: GroupPrecision, made: Quantization, choice: Choice) -> Text:
     """Return the loss, and what the precision saves or why it was no option."""
     gain = "not timed"
     if option.excluded is not None:
-        gain = formatting.one_line(option.excluded)
+        gain = fmt.one_line(option.excluded)
     elif choice.objective == "bytes":
-        gain = formatting.size(made.before.bytes - option.bytes)
+        gain = fmt.size(made.before.bytes - option.bytes)
     elif option.milliseconds is not None:
         gain = f"{option.milliseconds:.3g} ms"
     return (f"{option.scores.relative_l2.value:.2g} ", Span(f"({gain})", Tone.FAINT))
@@ -148,13 +149,13 @@ def _alone(option: GroupPrecision, made: Quantization, choice: Choice) -> Text:
 def _facts(made: Quantization) -> Iterator[tuple[str, str]]:
     yield from origin_facts(made.environment)
     yield "Files", f"{file_name(made.source, made.before.bytes)} → {file_name(made.result, made.after.bytes)}"
-    yield "Target", formatting.one_line(str(made.options.get("target", "portable")))
+    yield "Target", fmt.one_line(str(made.options.get("target", "portable")))
     for domain, (old, new) in made.opset_changes.items():
-        yield "Opset", formatting.one_line(f"{domain or 'standard'} {old} → {new}")
+        yield "Opset", fmt.one_line(f"{domain or 'standard'} {old} → {new}")
     if made.choice is not None:
         yield "Precisions tried", ", ".join(made.choice.precisions)
-        yield "Models built", formatting.count(made.choice.models)
+        yield "Models built", fmt.count(made.choice.models)
     if made.decoder is not None:
         yield "Generation", decoder_line(made.decoder)
-    yield "It took", formatting.phases(made.seconds)
-    yield from machine_facts(made.environment, formatting.plural(made.environment.cpus, "core"))
+    yield "It took", fmt.phases(made.seconds)
+    yield from machine_facts(made.environment, fmt.plural(made.environment.cpus, "core"))

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from sardonyx.records.run import Event, NodeRef, PassRecord, RefusalGroup, RewriteKind, Run, Verdict
-from sardonyx.reporting import formatting
+from sardonyx.reporting import formatting as fmt
 from sardonyx.reporting.module_rows import Place, places, where
 from sardonyx.reporting.page.section import Section, Strings, rendered
 from sardonyx.reporting.run_bundle import RunBundle
@@ -249,9 +249,9 @@ def _pass(name: str, record: PassRecord | None, verdict: Verdict | None) -> dict
         return {"name": name}
     return {
         "name": name,
-        "algebra": formatting.one_line(record.algebra),
+        "algebra": fmt.one_line(record.algebra),
         "accuracy": record.accuracy.value,
-        "about": formatting.one_line(record.about),
+        "about": fmt.one_line(record.about),
         "nodes": record.nodes,
         "constants": record.constants,
         "initializers": record.initializers,

@@ -11,7 +11,7 @@ import jinja2
 from markupsafe import Markup
 from msgspec import Struct
 
-from sardonyx.reporting import formatting
+from sardonyx.reporting import formatting as fmt
 from sardonyx.reporting.writers.html import prose
 
 
@@ -38,7 +38,7 @@ def templates() -> jinja2.Environment:
 
 def rendered(template: str, **values: object) -> Markup:
     """Return a template of the page, filled in; in it, `words` writes numbers and names as in all other views."""
-    words = {"words": formatting, "prose": prose}  # globals, so that imported templates see them too
+    words = {"words": fmt, "prose": prose}  # globals, so that imported templates see them too
     return Markup(templates().get_template(f"{template}.html.j2", globals=words).render(values))
 
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from sardonyx.records.export import Export
 from sardonyx.records.run import Artifact, Counts, Run, Verdict
-from sardonyx.reporting import formatting
+from sardonyx.reporting import formatting as fmt
 from sardonyx.reporting.export import unreached_line
 from sardonyx.reporting.page.section import Section, rendered
 from sardonyx.reporting.run import rollback_sentence
@@ -89,18 +89,15 @@ def _pytorch(export: Export | None) -> Station:
         return Station("PyTorch", "not known", ("this run started from an ONNX file",), known=False)
     module = export.module
     facts = (
-        f"{formatting.name(module.class_name)}, {formatting.plural(module.modules, 'module')}",
-        formatting.plural(module.parameters, "parameter"),
+        f"{fmt.name(module.class_name)}, {fmt.plural(module.modules, 'module')}",
+        fmt.plural(module.parameters, "parameter"),
         *([unreached_line(export)] if export.unreached else []),
     )
     return Station("PyTorch", module.label, facts, module.sha256)
 
 
 def _file(role: str, artifact: Artifact, counts: Counts) -> Station:
-    facts = (
-        f"{formatting.size(artifact.bytes)}, {formatting.plural(counts.nodes, 'node')}",
-        formatting.opset(artifact.opsets),
-    )
+    facts = (f"{fmt.size(artifact.bytes)}, {fmt.plural(counts.nodes, 'node')}", fmt.opset(artifact.opsets))
     name = PurePath(artifact.path).name if artifact.path else "model in memory"
     return Station(role, name, facts, artifact.sha256)
 

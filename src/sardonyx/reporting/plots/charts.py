@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from sardonyx.records.analysis import Timeline
 from sardonyx.records.bench import Benchmark, Point, Timing
 from sardonyx.records.comparison import Location
-from sardonyx.reporting import formatting
+from sardonyx.reporting import formatting as fmt
 from sardonyx.reporting.bench import bench_sentence, milliseconds, ratio, size_of
 from sardonyx.reporting.history import History, Tracked, ends, incomparable
 from sardonyx.reporting.measures import Reading
@@ -70,7 +70,7 @@ def _box_panel(point: Point, bench: Benchmark, top: float) -> Iterator[str]:
         yield svg.group(color, _box(timing, middle, across))
         beyond = [seconds for seconds in timing.seconds if 1000 * seconds > last]
         if beyond:
-            note = f"{formatting.plural(len(beyond), 'round')} up to {milliseconds(max(beyond))} ms"
+            note = f"{fmt.plural(len(beyond), 'round')} up to {milliseconds(max(beyond))} ms"
             yield svg.text(BOX_WIDTH - BOX_RIGHT, middle - BOX / 2 - 3, f"{note} →", "soft", anchor="end")
         for seconds in timing.seconds:
             if 1000 * seconds <= last and not timing.low_whisker <= seconds <= timing.high_whisker:
@@ -131,7 +131,7 @@ def _borders_drawn(location: Location) -> Iterator[str]:
     for place in sorted({0, location.borders // 2, location.borders}):
         x = BORDERS_LEFT + _BORDERS_SPAN * place / location.borders
         yield svg.line(x, _BASE, x, _BASE + 4, "axis")
-        yield svg.text(x, _BASE + 18, formatting.count(place), "soft", anchor="end" if place else "start")
+        yield svg.text(x, _BASE + 18, fmt.count(place), "soft", anchor="end" if place else "start")
     yield svg.text(
         BORDERS_LEFT + _BORDERS_SPAN / 2,
         _BASE + 42,
@@ -149,7 +149,7 @@ def _first(location: Location) -> Iterator[str]:
     x = BORDERS_LEFT + _BORDERS_SPAN * place / location.borders
     late = x > BORDERS_LEFT + _BORDERS_SPAN / 2
     yield svg.line(x, BORDERS_TOP - 6, x, _BASE, "first")
-    name = formatting.module(found.module)
+    name = fmt.module(found.module)
     yield svg.text(
         x + (-6 if late else 6), BORDERS_TOP - 10, name, "name", anchor="end" if late else "start", longest=60
     )
@@ -168,7 +168,7 @@ def _left(location: Location, index: int) -> float:
 
 def _hover(location: Location, index: int) -> str:
     one = location.substitutions[index]
-    name = formatting.module(one.module) if one.place else "the inputs"
+    name = fmt.module(one.module) if one.place else "the inputs"
     return f"after {name}: {100 * _left(location, index):.0f} % of the squared error is left"
 
 
@@ -209,7 +209,7 @@ def timeline(timelines: Mapping[str, Timeline], title: str) -> svg.Picture:
     foot = svg.text(
         TIMELINE_LEFT + _TIMELINE_SPAN / 2, height - 14, "operations in the order they run", "soft", anchor="middle"
     )
-    described = (f"{formatting.name(label)}: {_peak_in_words(memory)}." for label, memory in timelines.items())
+    described = (f"{fmt.name(label)}: {_peak_in_words(memory)}." for label, memory in timelines.items())
     return svg.Picture(
         "timeline",
         TIMELINE_WIDTH,
@@ -243,7 +243,7 @@ def _timeline_drawn(memory: Timeline, base: int, scale: int) -> Iterator[str]:
     for number in range(0, memory.steps + 1, _tick(memory.steps, 10)[0]):
         x = TIMELINE_LEFT + number * per_step
         yield svg.line(x, base, x, base + 4, "axis")
-        yield svg.text(x, base + 18, formatting.count(number), "soft", anchor="middle")
+        yield svg.text(x, base + 18, fmt.count(number), "soft", anchor="middle")
     yield f'<path class="live" d="{_outline(memory, base, scale)}"/>'
     x, y = TIMELINE_LEFT + (memory.peak_step + 0.5) * per_step, base - TIMELINE_PLOT * _most(memory) / scale
     yield svg.line(TIMELINE_LEFT, y, TIMELINE_WIDTH - TIMELINE_RIGHT, y, "level")
@@ -264,9 +264,9 @@ def _outline(memory: Timeline, base: int, scale: int) -> str:
 def _peak_in_words(memory: Timeline) -> str:
     if not memory.points:
         return "no operations"
-    where = f" in {formatting.name(memory.peak_module, 50)}" if memory.peak_module else ""
-    what = formatting.name(memory.peak_operation, 30)
-    return f"peak {formatting.size(_most(memory))} at {what}{where}, step {memory.peak_step:,} of {memory.steps:,}"
+    where = f" in {fmt.name(memory.peak_module, 50)}" if memory.peak_module else ""
+    what = fmt.name(memory.peak_operation, 30)
+    return f"peak {fmt.size(_most(memory))} at {what}{where}, step {memory.peak_step:,} of {memory.steps:,}"
 
 
 def _most(memory: Timeline) -> int:
@@ -301,14 +301,14 @@ def trend(history: History, tracked: Tracked) -> svg.Picture:
         if value is None or point is None:
             continue
         bars = [place(at, end) for end in (value.low, value.high) if end is not None]
-        hover = f"{formatting.date(run.run.environment.date)}, {run.name or run.label}: {value.written}"
+        hover = f"{fmt.date(run.run.environment.date)}, {run.name or run.label}: {value.written}"
         interval = [svg.line(*bars[0], *bars[1], "own")] if len(bars) == 2 else []
         body.append(svg.group(0, [*interval, svg.dot(*point, radius=3.5, hover=hover)]))
-    days = [formatting.date(run.run.environment.date)[:10] for run in (runs[0], runs[-1])]
+    days = [fmt.date(run.run.environment.date)[:10] for run in (runs[0], runs[-1])]
     body.append(svg.text(TREND_LEFT, TREND_TOP + HEIGHT + 24, days[0], "soft"))
     body.append(svg.text(TREND_WIDTH - TREND_RIGHT, TREND_TOP + HEIGHT + 24, days[-1], "soft", anchor="end"))
     about = f"{tracked.measure.heading}: {ends(history, tracked)}"
-    title = f"{tracked.measure.heading} of {formatting.name(history.model)}"
+    title = f"{tracked.measure.heading} of {fmt.name(history.model)}"
     return svg.Picture("trend", TREND_WIDTH, TREND_TOP + HEIGHT + TREND_FOOT + 4, title, about, body)
 
 

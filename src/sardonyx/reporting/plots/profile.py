@@ -11,7 +11,7 @@ from msgspec import Struct, field
 
 from sardonyx.records.bench import Profile, ProfiledModel
 from sardonyx.records.provenance import lineage
-from sardonyx.reporting import formatting
+from sardonyx.reporting import formatting as fmt
 from sardonyx.reporting.plots import svg
 from sardonyx.reporting.profile import first_kernels, kinds, ms, part_of, share
 
@@ -162,7 +162,7 @@ def _drawn(bar: _Bar, top: int, scale: float, colors: Mapping[str, int], narrowe
 def _label(module: Amount, width: float) -> str:
     name = module.path.rpartition(".")[2]
     for text in (f"{name} {module.kind}".strip(), name or module.kind or "(model)"):
-        if text and svg.breadth(formatting.visible(text)) + 8 <= width:
+        if text and svg.breadth(fmt.visible(text)) + 8 <= width:
             return text
     return ""
 
@@ -204,7 +204,7 @@ def _amounts(model: ProfiledModel) -> Iterator[Amount]:
         times = (
             f"{ms(module.total_ms)} ms ({share(part_of(module.total_ms, model))}), {ms(module.self_ms)} ms of it itself"
         )
-        hover = f"{module.path or '(model)'} {kind}: {times}, {formatting.plural(module.kernels, 'kernel')}"
+        hover = f"{module.path or '(model)'} {kind}: {times}, {fmt.plural(module.kernels, 'kernel')}"
         yield Amount(module.path, kind, module.self_ms, module.total_ms, hover)
 
 
@@ -233,14 +233,14 @@ def trace(profile: Profile) -> bytes:
 
 def _file(number: int, model: ProfiledModel) -> Iterator[dict[str, Any]]:
     for what, name in (("process_name", model.label), ("thread_name", "modules and kernels")):
-        yield {"ph": "M", "pid": number, "tid": TRACK, "name": what, "args": {"name": formatting.visible(name)}}
+        yield {"ph": "M", "pid": number, "tid": TRACK, "name": what, "args": {"name": fmt.visible(name)}}
     yield {"ph": "M", "pid": number, "tid": TRACK, "name": "process_sort_index", "args": {"sort_index": number}}
     for part in _slices(model):
         yield {
             "ph": "X",
             "pid": number,
             "tid": TRACK,
-            "name": formatting.visible(part.name),
+            "name": fmt.visible(part.name),
             "cat": part.category,
             "ts": part.start / 1000,
             "dur": (part.end - part.start) / 1000,
@@ -281,9 +281,9 @@ def _nested(model: ProfiledModel) -> list[_Slice]:
 def _kernel(model: ProfiledModel, place: int, start: int, end: int) -> _Slice:
     kernel = model.kernels[place]
     arguments = {
-        "operator": formatting.visible(kernel.op_type),
-        "module": None if kernel.owner is None else formatting.visible(kernel.owner),
-        "nodes": [formatting.visible(node) for node in kernel.nodes],
+        "operator": fmt.visible(kernel.op_type),
+        "module": None if kernel.owner is None else fmt.visible(kernel.owner),
+        "nodes": [fmt.visible(node) for node in kernel.nodes],
         "traced_by": kernel.traced_by.value,
         "median_ms": kernel.milliseconds,
     }
@@ -333,8 +333,8 @@ class _Modules:
         kind, name = self._kinds[path], path.rpartition(".")[2]
         shown = f"{name} ({kind})" if name and kind and kind != name else name or kind or "(model)"
         arguments = {
-            "path": formatting.visible(path),
-            "tag": formatting.visible(module.tag),
+            "path": fmt.visible(path),
+            "tag": fmt.visible(module.tag),
             "median_self_ms": module.self_ms,
             "median_total_ms": module.total_ms,
         }

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from sardonyx.records.study import Entry, Study, Table
-from sardonyx.reporting import formatting
+from sardonyx.reporting import formatting as fmt
 from sardonyx.reporting.plots import svg
 
 Row: TypeAlias = Mapping[str, Entry]
@@ -102,7 +102,7 @@ def pass_matrix(table: Table, title: str) -> str:
         for name in passes:
             removed = number(row[name]) or 0.0
             if removed:
-                share, written = abs(removed) / before, formatting.count(int(removed))
+                share, written = abs(removed) / before, fmt.count(int(removed))
                 color = _GOOD if removed > 0 else _BAD
                 hover = f"{name} on {model}: {written} of {before:,.0f} nodes"
                 squares[model, name] = Square(written, strength(share), color, hover)

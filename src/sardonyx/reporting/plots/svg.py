@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from xml.sax.saxutils import escape
 
 from markupsafe import Markup
 from msgspec import Struct
 
-from sardonyx.reporting import formatting
+from sardonyx.reporting import formatting as fmt
 
 # On a light and on a dark background: blue, amber, teal, magenta, sky, violet, brown, sand.
 COLORS = (
@@ -142,7 +142,7 @@ def series(index: int, count: int) -> int:
 
 def safe(what: str, longest: int = LONGEST) -> str:
     """Return any name, escaped for SVG."""
-    return escape(formatting.name(what, longest), {'"': "&quot;"})
+    return escape(fmt.name(what, longest), {'"': "&quot;"})
 
 
 def at(number: float) -> str:
@@ -166,6 +166,40 @@ def ticks(low: float, high: float, parts: int = 5) -> list[float]:
     step = next(factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= rough * (1 - 1e-9))
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [float(f"{number * step:.12g}") for number in range(first, last + 1)]
+
+
+class Scale(Struct, frozen=True):
+    """Maps numbers to positions on a line."""
+
+    marks: Sequence[float]  # that are labelled, from the lowest to the highest number
+    start: float
+    end: float
+
+    @classmethod
+    def of(cls, numbers: Sequence[float], start: float, end: float, parts: int = 5) -> Scale:
+        """Return a scale with round marks that contains all numbers."""
+        return cls(ticks(min(numbers), max(numbers), parts), start, end)
+
+    def __call__(self, number: float) -> float:
+        """Return the position of a number."""
+        low, high = self.marks[0], self.marks[-1]
+        return self.start + (self.end - self.start) * (number - low) / (high - low)
+
+    def across(
+        self, top: float, bottom: float, axis: float | None = None, write: Callable[[float], str] = "{:g}".format
+    ) -> Iterator[str]:
+        """Yield a vertical line at each mark of a scale from left to right, the one at `axis` darker, and its label."""
+        for mark in self.marks:
+            yield line(self(mark), top, self(mark), bottom, "axis" if mark == axis else "rule")
+            yield text(self(mark), bottom + 18, write(mark), "soft", anchor="middle")
+
+    def upward(
+        self, left: float, right: float, axis: float | None = None, write: Callable[[float], str] = "{:g}".format
+    ) -> Iterator[str]:
+        """Yield a level line at each mark of a scale from bottom to top, the one at `axis` darker, and its label."""
+        for mark in self.marks:
+            yield line(left, self(mark), right, self(mark), "axis" if mark == axis else "rule")
+            yield text(left - 8, self(mark) + 4, write(mark), "soft", anchor="end")
 
 
 def _hover(tooltip: str) -> str:

@@ -7,23 +7,8 @@ from collections.abc import Sequence
 
 from markupsafe import Markup, escape
 
-from sardonyx.reporting.document import (
-    Block,
-    Cell,
-    Code,
-    Facts,
-    Image,
-    Notes,
-    Paragraph,
-    Row,
-    Section,
-    Span,
-    Table,
-    Text,
-    Tone,
-    is_empty,
-    spans,
-)
+from sardonyx.reporting import document as doc
+from sardonyx.reporting.document import Row, Span, Text, Tone
 from sardonyx.reporting.formatting import visible
 
 _CLASSES = {Tone.FAINT: "soft", Tone.GOOD: "good", Tone.BAD: "bad"}
@@ -32,12 +17,12 @@ _BACKQUOTED = re.compile("`((?:--)?[a-z][^`]{2,})`")  # options, parameters, com
 _UNNAMED = "result"  # the heading of a column without one: a screen reader reads it
 
 
-def write(blocks: Sequence[Block], level: int = 3) -> Markup:
+def write(blocks: Sequence[doc.Block], level: int = 3) -> Markup:
     """Return the markup of blocks; `level` is that of the headings of sections."""
-    return Markup("\n").join(_block(block, level) for block in blocks if not is_empty(block))
+    return Markup("\n").join(_block(block, level) for block in blocks if not doc.is_empty(block))
 
 
-def table(content: Table, caption: str = "") -> Markup:
+def table(content: doc.Table, caption: str = "") -> Markup:
     """Return a table that scrolls sideways; a caption is read aloud but not shown."""
     label = Markup(' aria-label="{}"').format(_text(caption)) if caption else Markup("")
     hidden = Markup('<caption class="visually-hidden">{}</caption>\n').format(_text(caption)) if caption else Markup("")
@@ -52,34 +37,34 @@ def table(content: Table, caption: str = "") -> Markup:
     ).format(label, hidden, heads, rows)
 
 
-def _block(block: Block, level: int) -> Markup:
+def _block(block: doc.Block, level: int) -> Markup:
     match block:
-        case Paragraph(text=text, tone=tone):
+        case doc.Paragraph(text=text, tone=tone):
             return Markup("<p{}>{}</p>").format(_tone(tone), _sentence(text))
-        case Notes(items=items):
+        case doc.Notes(items=items):
             return Markup("<ul>{}</ul>").format(
                 Markup("").join(Markup("<li>{}</li>").format(_sentence(i)) for i in items)
             )
-        case Facts(values=values):
+        case doc.Facts(values=values):
             pairs = (
                 Markup("<div><dt>{}</dt><dd>{}</dd></div>").format(_text(label), _text(value))
                 for label, value in values.items()
             )
             return Markup('<dl class="measured-facts">\n{}\n</dl>').format(Markup("\n").join(pairs))
-        case Table():
+        case doc.Table():
             return table(block)
-        case Code(text=text):
+        case doc.Code(text=text):
             return Markup("<pre><code>{}</code></pre>").format("\n".join(map(visible, text.split("\n"))))
-        case Image(title=title, target=target):
+        case doc.Image(title=title, target=target):
             return Markup('<img src="{}" alt="{}">').format(target, _text(title))
-        case Section(title=title, blocks=blocks, folded=folded):
+        case doc.Section(title=title, blocks=blocks, folded=folded):
             body = write(blocks, level + 1)
             if folded:
                 return Markup("<details><summary>{}</summary>\n{}\n</details>").format(_text(title), body)
             return Markup("<h{0}>{1}</h{0}>\n{2}").format(min(level, 6), _text(title), body)
 
 
-def _row(row: Row, content: Table) -> Markup:
+def _row(row: Row, content: doc.Table) -> Markup:
     marked = Markup(' class="marked"') if row.tone in (Tone.STRONG, Tone.BAD) else Markup("")
     if len(row.cells) != len(content.columns):
         spanning = Markup('<td colspan="{}"{}>{}</td>')
@@ -94,8 +79,8 @@ def _row(row: Row, content: Table) -> Markup:
     return Markup("<tr{}>{}</tr>").format(marked, cells)
 
 
-def _cell(cell: Text | Cell) -> Markup:
-    return Markup(_NESTED * cell.depth) + _text(cell.text) if isinstance(cell, Cell) else _text(cell)
+def _cell(cell: Text | doc.Cell) -> Markup:
+    return Markup(_NESTED * cell.depth) + _text(cell.text) if isinstance(cell, doc.Cell) else _text(cell)
 
 
 def _side(right: bool) -> Markup:
@@ -108,11 +93,11 @@ def _tone(tone: Tone) -> Markup:
 
 def _text(text: Text) -> Markup:
     """Return a text with markup escaped and unprintable characters made visible: the only place where that happens."""
-    return Markup("").join(map(_span, spans(text)))
+    return Markup("").join(map(_span, doc.spans(text)))
 
 
 def _sentence(text: Text) -> Markup:
-    return Markup("").join(prose(each.text) if each == Span(each.text) else _span(each) for each in spans(text))
+    return Markup("").join(prose(each.text) if each == Span(each.text) else _span(each) for each in doc.spans(text))
 
 
 def prose(sentence: str) -> Markup:

@@ -11,22 +11,8 @@ import re
 from collections.abc import Iterable, Iterator
 from urllib.parse import quote
 
-from sardonyx.reporting.document import (
-    Block,
-    Cell,
-    Code,
-    Document,
-    Facts,
-    Image,
-    Notes,
-    Paragraph,
-    Section,
-    Span,
-    Table,
-    Text,
-    is_empty,
-    spans,
-)
+from sardonyx.reporting import document as doc
+from sardonyx.reporting.document import Span, Text
 from sardonyx.reporting.formatting import visible
 
 _NESTED = "› "  # leading spaces are not shown in a cell
@@ -39,43 +25,43 @@ _BREAK = "&#8203;"  # a space without width
 _CODE = re.compile(r"[^`|]+")  # nothing that ends a code span or a cell
 
 
-def write(document: Document) -> str:
+def write(document: doc.Document) -> str:
     """Return the whole document: the title, the sentence, and everything else below."""
     return "\n\n".join(blocks(document)) + "\n"
 
 
-def blocks(document: Document) -> Iterator[str]:
+def blocks(document: doc.Document) -> Iterator[str]:
     """Yield the Markdown of each block of a document, title and sentence first."""
-    if any(span.text for span in spans(document.title)):
+    if any(span.text for span in doc.spans(document.title)):
         yield heading(document.title, document.level)
     if document.sentence is not None:
         yield f"**{escaped(visible(document.sentence.text).strip())}.**"
     for part in (*document.head, *document.blocks):
-        if not is_empty(part):
+        if not doc.is_empty(part):
             yield block(part, document.level + 1)
 
 
-def block(part: Block, level: int = 2) -> str:
+def block(part: doc.Block, level: int = 2) -> str:
     """Return the Markdown of one block; `level` is that of the headings of sections."""
     match part:
-        case Paragraph(text=text):
+        case doc.Paragraph(text=text):
             return _line(text)
-        case Notes(items=items):
+        case doc.Notes(items=items):
             return "\n".join(f"- {_line(item)}" for item in items)
-        case Facts(values=values):
-            return "\n".join(f"- {_line((f'{label}: ', *spans(value)))}" for label, value in values.items())
-        case Table():
+        case doc.Facts(values=values):
+            return "\n".join(f"- {_line((f'{label}: ', *doc.spans(value)))}" for label, value in values.items())
+        case doc.Table():
             return _table(part)
-        case Code(text=text, language=language):
+        case doc.Code(text=text, language=language):
             fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
             return "\n".join([fence + language, *map(visible, text.rstrip("\n").split("\n")), fence])
-        case Image(title=title, target=target):
+        case doc.Image(title=title, target=target):
             return f"![{escaped(title)}]({quote(target)})"
-        case Section(title=title, blocks=inner, folded=folded):
-            body = [block(child, level + 1) for child in inner if not is_empty(child)]
+        case doc.Section(title=title, blocks=inner, folded=folded):
+            body = [block(child, level + 1) for child in inner if not doc.is_empty(child)]
             if not folded:
                 return "\n\n".join([heading(title, level), *body])
-            summary = html.escape(visible("".join(span.text for span in spans(title))))
+            summary = html.escape(visible("".join(span.text for span in doc.spans(title))))
             summary = _MENTION.sub(_BREAK, summary)  # Markdown is not read in tags, but mentions are
             return "\n\n".join([f"<details><summary>{summary}</summary>", *body, "</details>"])
 
@@ -98,7 +84,7 @@ def _line(text: Text) -> str:
 
 
 def _inline(text: Text) -> str:
-    return "".join(_span(span) for span in spans(text))
+    return "".join(_span(span) for span in doc.spans(text))
 
 
 def _span(span: Span) -> str:
@@ -109,15 +95,15 @@ def _span(span: Span) -> str:
     return escaped(span.text)
 
 
-def _table(table: Table) -> str:
+def _table(table: doc.Table) -> str:
     width = len(table.columns)
     sides = ["---:" if column.right else "---" for column in table.columns]
     body = (_row([*map(_cell, row.cells), *[""] * (width - len(row.cells))]) for row in table.rows)
     return "\n".join([_row(escaped(column.heading) for column in table.columns), _row(sides), *body])
 
 
-def _cell(cell: Text | Cell) -> str:
-    text, depth = (cell.text, cell.depth) if isinstance(cell, Cell) else (cell, 0)
+def _cell(cell: Text | doc.Cell) -> str:
+    text, depth = (cell.text, cell.depth) if isinstance(cell, doc.Cell) else (cell, 0)
     return _NESTED * depth + _inline(text)
 
 

@@ -13,24 +13,8 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 from rich.cells import cell_len, set_cell_size
 
-from sardonyx.reporting.document import (
-    Block,
-    Cell,
-    Code,
-    Column,
-    Document,
-    Facts,
-    Image,
-    Notes,
-    Paragraph,
-    Section,
-    Span,
-    Table,
-    Text,
-    Tone,
-    is_empty,
-    spans,
-)
+from sardonyx.reporting import document as doc
+from sardonyx.reporting.document import Column, Span, Text, Tone
 from sardonyx.reporting.formatting import visible
 
 _GAP = "  "
@@ -59,11 +43,11 @@ class Style(Struct, frozen=True):
 PLAIN = Style()
 
 
-def write(document: Document, style: Style = PLAIN) -> str:
+def write(document: doc.Document, style: Style = PLAIN) -> str:
     """Return the whole document; its last line is the sentence."""
     title = _strong(document.title)
     head = [*(_title(title, style) if any(span.text for span in title) else ()), *_lines(document.head, style)]
-    parts = [head, *(list(_block(block, style)) for block in document.blocks if not is_empty(block))]
+    parts = [head, *(list(_block(block, style)) for block in document.blocks if not doc.is_empty(block))]
     if document.sentence is not None:
         parts.append(_wrapped(document.sentence, style))
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
@@ -77,12 +61,12 @@ def _title(title: tuple[Span, ...], style: Style) -> list[str]:
     return [style.paint(Tone.STRONG, _shortened(_Piece.of(title, PLAIN), style.width).text)]
 
 
-def sentence(document: Document, style: Style = PLAIN) -> str:
+def sentence(document: doc.Document, style: Style = PLAIN) -> str:
     """Return the summary line only."""
     return "" if document.sentence is None else _text(document.sentence, style) + "\n"
 
 
-def table_lines(table: Table, style: Style = PLAIN, indent: str = _INDENT) -> list[str]:
+def table_lines(table: doc.Table, style: Style = PLAIN, indent: str = _INDENT) -> list[str]:
     """Return the lines of a table: columns as wide as their contents, two spaces between them."""
     step = _INDENT if style.width is None or _fits(table, style.width, len(indent), _INDENT) else _NARROW_INDENT
     columns, places, widths = _fitted(table, style.width, len(indent), step)
@@ -100,13 +84,13 @@ def table_lines(table: Table, style: Style = PLAIN, indent: str = _INDENT) -> li
     return lines
 
 
-def _remark(cell: Text | Cell, style: Style, indent: str) -> list[str]:
+def _remark(cell: Text | doc.Cell, style: Style, indent: str) -> list[str]:
     """Return the lines of a row with a single cell, which spans all columns."""
-    text, depth = (cell.text, cell.depth) if isinstance(cell, Cell) else (cell, 0)
+    text, depth = (cell.text, cell.depth) if isinstance(cell, doc.Cell) else (cell, 0)
     return _wrapped(text, style, indent + _INDENT * depth, hanging=indent + _INDENT * (depth + 1))
 
 
-def _cell_widths(table: Table, step: str) -> list[int]:
+def _cell_widths(table: doc.Table, step: str) -> list[int]:
     full = [row.cells for row in table.rows if len(row.cells) == len(table.columns)]
     return [
         max((_Piece.of(row[place], PLAIN, step).width for row in full), default=0)
@@ -114,16 +98,16 @@ def _cell_widths(table: Table, step: str) -> list[int]:
     ]
 
 
-def _needed(table: Table, cells: Sequence[int]) -> list[int]:
+def _needed(table: doc.Table, cells: Sequence[int]) -> list[int]:
     return [max(cell, cell_len(visible(column.heading))) for cell, column in zip(cells, table.columns, strict=True)]
 
 
-def _fits(table: Table, width: int, indent: int, step: str) -> bool:
+def _fits(table: doc.Table, width: int, indent: int, step: str) -> bool:
     needed = _needed(table, _cell_widths(table, step))
     return indent + sum(needed) + len(_GAP) * (len(needed) - 1) <= width
 
 
-def _fitted(table: Table, width: int | None, indent: int, step: str) -> tuple[list[Column], list[int], list[int]]:
+def _fitted(table: doc.Table, width: int | None, indent: int, step: str) -> tuple[list[Column], list[int], list[int]]:
     """Return the columns that fit into a width, their places in the table, and how wide each is."""
     cells = _cell_widths(table, step)
     needed = _needed(table, cells)
@@ -164,8 +148,8 @@ class _Piece(Struct, frozen=True):
     width: int
 
     @classmethod
-    def of(cls, cell: Text | Cell, style: Style, step: str = _INDENT) -> _Piece:
-        text, depth = (cell.text, cell.depth) if isinstance(cell, Cell) else (cell, 0)
+    def of(cls, cell: Text | doc.Cell, style: Style, step: str = _INDENT) -> _Piece:
+        text, depth = (cell.text, cell.depth) if isinstance(cell, doc.Cell) else (cell, 0)
         indent = step * depth
         plain = indent + _text(text, PLAIN)
         return cls(indent + _text(text, style), plain, cell_len(plain))
@@ -184,49 +168,49 @@ def _shortened(piece: _Piece, width: int | None) -> _Piece:
     return _Piece(text, text, cell_len(text))
 
 
-def _lines(blocks: Sequence[Block], style: Style) -> Iterator[str]:
+def _lines(blocks: Sequence[doc.Block], style: Style) -> Iterator[str]:
     """Yield the lines of the blocks of a section, with an empty line between two tables."""
     has_table = False
     for block in blocks:
-        if is_empty(block):
+        if doc.is_empty(block):
             continue
-        if has_table and isinstance(block, Table):
+        if has_table and isinstance(block, doc.Table):
             yield ""
         yield from _block(block, style)
-        has_table = has_table or isinstance(block, Table)
+        has_table = has_table or isinstance(block, doc.Table)
 
 
-def _block(block: Block, style: Style) -> Iterator[str]:
+def _block(block: doc.Block, style: Style) -> Iterator[str]:
     match block:
-        case Paragraph(text=text, tone=tone):
+        case doc.Paragraph(text=text, tone=tone):
             yield from (style.paint(tone, line) for line in _wrapped(text, style, _INDENT))
-        case Notes(items=items):
+        case doc.Notes(items=items):
             for item in items:
                 yield from _wrapped(item, style, _INDENT, hanging=2 * _INDENT)
-        case Facts(values=values):
+        case doc.Facts(values=values):
             width = max(cell_len(visible(label)) for label in values)
             for label, value in values.items():
                 start = f"{_INDENT}{visible(label)}{' ' * (width - cell_len(visible(label)))}{_GAP}"
                 yield from _wrapped(value, style, start, hanging=" " * cell_len(start))
-        case Table():
+        case doc.Table():
             yield from table_lines(block, style)
-        case Code(text=text):
+        case doc.Code(text=text):
             yield from (_INDENT + visible(line) for line in text.rstrip("\n").split("\n"))
-        case Image(title=title, target=target):
+        case doc.Image(title=title, target=target):
             yield f"{_INDENT}{visible(title)}: {visible(target)}"
-        case Section(title=title, blocks=blocks):
+        case doc.Section(title=title, blocks=blocks):
             yield from _wrapped(_strong(title), style)
             yield from _lines(blocks, style)
 
 
 def _strong(text: Text) -> tuple[Span, ...]:
     """Return a title: pieces without a tone of their own are strong."""
-    return tuple(Span(span.text, Tone.STRONG if span.tone is Tone.PLAIN else span.tone) for span in spans(text))
+    return tuple(Span(span.text, Tone.STRONG if span.tone is Tone.PLAIN else span.tone) for span in doc.spans(text))
 
 
 def _text(text: Text, style: Style) -> str:
     """Return a text with every unprintable character made visible: the only place where that happens."""
-    return "".join(style.paint(span.tone, visible(span.text)) for span in spans(text))
+    return "".join(style.paint(span.tone, visible(span.text)) for span in doc.spans(text))
 
 
 def _wrapped(text: Text, style: Style, start: str = "", hanging: str | None = None) -> list[str]:
@@ -244,7 +228,7 @@ def _wrapped(text: Text, style: Style, start: str = "", hanging: str | None = No
     lines: list[str] = []
     line, used = start, cell_len(start)
     is_empty_line = True
-    for span in spans(text):
+    for span in doc.spans(text):
         for word in re.findall(r" +|[^ ]+", visible(span.text)):
             if not is_empty_line and not word.isspace() and used + cell_len(word) > style.width:
                 lines.append(line.rstrip())
