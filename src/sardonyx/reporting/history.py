@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import TypeVar
 
@@ -11,20 +11,20 @@ from msgspec import Struct
 
 from sardonyx.records.base import Record
 from sardonyx.records.provenance import lineage
-from sardonyx.records.run import PassRecord, Run
+from sardonyx.records.run import Run
 from sardonyx.reporting import document as doc
 from sardonyx.reporting import formatting as fmt
 from sardonyx.reporting.bench import milliseconds, ratio, size
-from sardonyx.reporting.document import Column, Row, Span, Text, Tone, View, text_column
+from sardonyx.reporting.document import Column, Row, Span, Tone, View, text_column
 from sardonyx.reporting.measures import Measure, Reading
-from sardonyx.reporting.module_rows import module_cell, module_rows
+from sardonyx.reporting.module_rows import listed, module_cell, module_rows
 from sardonyx.reporting.record_kinds import BENCHMARK, NEEDS_VERDICT, RUN
 from sardonyx.reporting.run_bundle import RunBundle
 from sardonyx.reporting.verdict import verification
 
 _Key = TypeVar("_Key")
-_Item = TypeVar("_Item")
 _Value = TypeVar("_Value")
+_Other = TypeVar("_Other")
 _SHOWN = 200  # rows of a table
 _BENCH = Span("sardonyx bench FIRST.onnx SECOND.onnx", code=True)
 
@@ -42,76 +42,67 @@ def changes(first: RunBundle, second: RunBundle) -> Changes:
     one, two = first.run, second.run
     compared = (_operators(one, two), _passes(one, two), _modules(one, two), _skipped(one, two), _undone(one, two))
     differing = tuple(section for section in compared if not doc.is_empty(section))
+    rows: list[tuple[str, ...]] = []
+    for measure in RUN.declared:  # except how many fewer, and differences, which need their tolerance
+        before, after = measure.read(one), measure.read(two)
+        given = measure.name not in NEEDS_VERDICT and not measure.name.endswith("_removed")
+        if given and (before.known or after.known):
+            changed = (after.change(before), after.verdict(before))
+            rows.append((measure.heading, before.written, after.written, *changed))
     verdicts = (("first", verification(one.verdict)), ("second", verification(two.verdict)))
-    verifications = doc.table_section("Verification", ("run", "verification"), verdicts, text_columns=2)
-    numbers = (_numbers(one, two), verifications, _times(first, second))
-    sections = (*filter(None, numbers), *differing)
-    return Changes(_sentence(one, two, differing), tuple(_apart(first, second)), sections)
+    sections = (
+        doc.table_section("Numbers", ("", "first", "second", "change", ""), rows),
+        doc.table_section("Verification", ("run", "verification"), verdicts, text_columns=2),
+        *_times(first, second),
+        *differing,
+    )
+    return Changes(_sentence(one, two, differing), tuple(_apart(one, two)), sections)
 
 
 def _sentence(one: Run, two: Run, differing: Sequence[doc.Section]) -> str:
-    nodes = fmt.change(two.after.nodes - one.after.nodes)
-    octets = two.after.bytes - one.after.bytes
+    nodes, octets = fmt.change(two.after.nodes - one.after.nodes), two.after.bytes - one.after.bytes
     passed = [run.verdict is not None and run.verdict.passed for run in (one, two)]
     both = "both verified against their source" if passed[0] else "neither is verified"
     if passed[0] != passed[1]:
         both = f"only the {'first' if passed[0] else 'second'} is verified"
     if one.after == two.after and not differing:
-        nodes, size = fmt.plural(two.after.nodes, "node"), fmt.size(two.after.bytes)
-        result = f"The same result both times: {nodes}, {size}"
-    else:
-        by = "" if nodes == "·" else f" ({nodes})"
-        result = f"{fmt.from_to(fmt.count(one.after.nodes), fmt.count(two.after.nodes))} nodes{by}"
-        result += f", {fmt.size_change(octets)}" if octets else ", the same bytes"
-        titles = [str(section.title).lower() for section in differing]
-        result += f"; differences in {', '.join(titles)}" if titles else ""
+        same = f"{fmt.plural(two.after.nodes, 'node')}, {fmt.size(two.after.bytes)}"
+        return f"The same result both times: {same}; {both}"
+    by = "" if nodes == "·" else f" ({nodes})"
+    result = f"{fmt.counts(one.after.nodes, two.after.nodes)} nodes{by}"
+    result += f", {fmt.size_change(octets)}" if octets else ", the same bytes"
+    titles = [str(section.title).lower() for section in differing]
+    result += f"; differences in {', '.join(titles)}" if titles else ""
     return f"{result}; {both}"
 
 
-def _apart(first: RunBundle, second: RunBundle) -> Iterator[str]:
-    one, two = first.run, second.run
+def _apart(one: Run, two: Run) -> Iterator[str]:
     if one.source.sha256 is None or two.source.sha256 is None:
         if one.before != two.before:
             yield "the sources differ: they are not the same size"
     elif one.source.sha256 != two.source.sha256:
         yield "the sources are different files"
-    for name in dict.fromkeys((*one.options, *two.options)):
-        values = [run.options.get(name) for run in (one, two)]
-        if values[0] != values[1]:
-            yield fmt.one_line(f"option {name}: {_option(values[0])} → {_option(values[1])}")
-    here, there = one.environment, two.environment
-    versions = [{"sardonyx": env.sardonyx, "Python": env.python, **env.packages} for env in (here, there)]
-    for name in dict.fromkeys((*versions[0], *versions[1])):
-        values = [packages.get(name, "none") for packages in versions]
-        if values[0] != values[1]:
-            yield fmt.one_line(f"{name} {values[0]} → {values[1]}")
-    if here.platform != there.platform:
-        yield fmt.one_line(f"platform {here.platform} → {there.platform}")
+    for name, *values in _differing(one, two, lambda run: run.options, None):
+        written = ("none" if value is None or value == [] else str(value) for value in values)
+        yield fmt.one_line(f"option {name}: {' → '.join(written)}")
+    for name, here, there in _differing(one, two, _versions, "none"):
+        yield fmt.one_line(f"{name} {here} → {there}")
+    if one.environment.platform != two.environment.platform:
+        yield fmt.one_line(f"platform {one.environment.platform} → {two.environment.platform}")
 
 
-def _option(value: object) -> str:
-    return "none" if value is None or value == [] else str(value)
+def _versions(run: Run) -> dict[str, str]:
+    env = run.environment
+    return {"sardonyx": env.sardonyx, "Python": env.python, **env.packages}
 
 
-def _numbers(one: Run, two: Run) -> doc.Section:
-    """Return the measures of the two runs, except how many fewer, and differences, which need their tolerance."""
-    measures = [each for each in RUN.declared if each.name not in NEEDS_VERDICT and not each.name.endswith("_removed")]
-    pairs = [(measure, measure.read(one), measure.read(two)) for measure in measures]
-    rows = [
-        (measure.heading, first.written, second.written, second.change(first), second.verdict(first))
-        for measure, first, second in pairs
-        if first.known or second.known
-    ]
-    return doc.table_section("Numbers", ("", "first", "second", "change", ""), rows)
-
-
-def _times(first: RunBundle, second: RunBundle) -> doc.Section | None:
-    """Return each result against its own source, and whether the two can be compared with each other."""
+def _times(first: RunBundle, second: RunBundle) -> Iterator[doc.Section]:
+    """Yield each result against its own source, and whether the two can be compared with each other."""
     if first.point is None or second.point is None:
-        if first.point is None and second.point is None:
-            return None
-        missing = "first" if first.point is None else "second"
-        return doc.Section("Time", (doc.Paragraph(f"The {missing} run was not timed."),))
+        if first.point is not second.point:
+            missing = "first" if first.point is None else "second"
+            yield doc.Section("Time", (doc.Paragraph(f"The {missing} run was not timed."),))
+        return
     rows = [
         (name, milliseconds(point.timings[0].median), milliseconds(point.timings[1].median), ratio(compared))
         for name, point in (("first", first.point), ("second", second.point))
@@ -120,7 +111,7 @@ def _times(first: RunBundle, second: RunBundle) -> doc.Section | None:
     reasons = "; ".join(incomparable(first, second))
     comparable = ("Measured apart, on the same machine; compare the results themselves with ", _BENCH, ".")
     above = f"Not comparable: {reasons}." if reasons else comparable
-    return doc.table_section("Time", ("run", "source ms", "result ms", "result / source"), rows, above=above)
+    yield doc.table_section("Time", ("run", "source ms", "result ms", "result / source"), rows, above=above)
 
 
 def incomparable(first: RunBundle, second: RunBundle) -> Iterator[str]:
@@ -141,72 +132,58 @@ def incomparable(first: RunBundle, second: RunBundle) -> Iterator[str]:
 
 
 def _operators(one: Run, two: Run) -> doc.Section:
-    counts = [{op.op_type: op.after for op in run.ops} for run in (one, two)]
-    rows = [
-        (fmt.name(name), fmt.count(a), fmt.count(b), fmt.change(b - a))
-        for name, a, b in _differing(counts[0], counts[1], lambda number: number or 0)
-    ]
+    counts = _differing(one, two, lambda run: {op.op_type: op.after for op in run.ops}, 0)
+    rows = ((fmt.name(name), a, b, fmt.change(b - a)) for name, a, b in counts)
     return doc.table_section("Operators", ("operator", "first result", "second", "change"), rows, most=_SHOWN)
 
 
 def _passes(one: Run, two: Run) -> doc.Section:
-    def effect(record: PassRecord | None) -> tuple[int, int, int] | None:
-        return None if record is None else (record.rewrites, record.nodes, record.bytes)
+    def effects(run: Run) -> dict[str, tuple[int, int, int]]:
+        return {record.name: (record.rewrites, record.nodes, record.bytes) for record in run.passes}
 
-    records = [{record.name: record for record in run.passes} for run in (one, two)]
     rows: list[tuple[str, ...]] = []
-    for name, a, b in _differing(records[0], records[1], effect):
-        if a is None or b is None:
-            only, which = (b, "second") if a is None else (a, "first")
-            if only is not None and only[0]:
-                counts = (fmt.count(only[0]), fmt.change(only[1]))
-                rows.append((fmt.name(name), f"only in the {which}", *counts, "·"))
-            continue
-        rewrites = fmt.from_to(fmt.count(a[0]), fmt.count(b[0]))
-        nodes = fmt.from_to(*(fmt.change(effect[1]) if effect[1] else "0" for effect in (a, b)))
-        nodes = "·" if a[1] == b[1] else nodes
-        rows.append((fmt.name(name), "", rewrites, nodes, fmt.size_change(b[2] - a[2])))
+    for name, a, b in _differing(one, two, effects, None):
+        if a is not None and b is not None:
+            nodes = "·"
+            if a[1] != b[1]:
+                nodes = fmt.from_to(*(fmt.change(effect[1]) if effect[1] else "0" for effect in (a, b)))
+            rows.append((fmt.name(name), "", fmt.counts(a[0], b[0]), nodes, fmt.size_change(b[2] - a[2])))
+        elif (only := a or b) and only[0]:
+            side = "first" if b is None else "second"
+            rows.append((fmt.name(name), f"only in the {side}", fmt.count(only[0]), fmt.change(only[1]), "·"))
     headings = ("pass", "", "rewrites", "change in nodes", "bytes")
     return doc.table_section("Passes", headings, rows, text_columns=2, most=_SHOWN)
 
 
 def _modules(one: Run, two: Run) -> doc.Section:
     sides = [{module.path: module for module in run.modules} for run in (one, two)]
+    tags = {module.path: module.tag for run in (two, one) for module in run.modules}
     entries: list[tuple[str, str, tuple[int, ...]]] = []
     shown: set[str] = set()
     for path in dict.fromkeys((*sides[0], *sides[1])):
-        a, b = sides[0].get(path), sides[1].get(path)
-        either = a or b
-        assert either is not None
-        numbers = tuple(n for side in (a, b) for n in ((side.after, side.bytes_after) if side else (0, 0)))
-        entries.append((path, either.tag, numbers))
+        found = (side.get(path) for side in sides)
+        numbers = tuple(n for module in found for n in ((module.after, module.bytes_after) if module else (0, 0)))
+        entries.append((path, tags[path], numbers))
         if numbers[:2] != numbers[2:]:
             shown.update(lineage(path))
-    rows = [
-        (
-            module_cell(row),
-            fmt.count(row.total[0]),
-            fmt.count(row.total[2]),
-            fmt.change(row.total[2] - row.total[0]),
-            fmt.size_change(row.total[3] - row.total[1]),
-        )
-        for row in module_rows(entries, View(verbose=True))
-        if row.branch.path in shown
-    ]
+    rows: list[tuple[doc.Text | doc.Cell, ...]] = []
+    for row in module_rows(entries, View(verbose=True)):
+        if row.branch.path in shown:
+            nodes, octets, other_nodes, other_octets = row.total
+            changed = (fmt.change(other_nodes - nodes), fmt.size_change(other_octets - octets))
+            rows.append((module_cell(row), nodes, other_nodes, *changed))
     headings = ("module", "nodes, first result", "second", "change", "bytes")
     return doc.table_section("Modules", headings, rows, most=_SHOWN)
 
 
 def _skipped(one: Run, two: Run) -> doc.Section:
-    counts = [
-        {(record.name, group.reason): group.count for record in run.passes for group in record.refusals}
-        for run in (one, two)
-    ]
-    rows: list[tuple[str, ...]] = []
-    for (name, reason), a, b in _differing(counts[0], counts[1], lambda number: number or 0):
-        fate = "new" if not a else "gone" if not b else fmt.change(b - a)
-        numbers = (fmt.count(a), fmt.count(b), fate)
-        rows.append((fmt.name(name), fmt.one_line(reason), *numbers))
+    def counts(run: Run) -> dict[tuple[str, str], int]:
+        return {(record.name, group.reason): group.count for record in run.passes for group in record.refusals}
+
+    rows = (
+        (fmt.name(name), fmt.one_line(reason), a, b, "new" if not a else "gone" if not b else fmt.change(b - a))
+        for (name, reason), a, b in _differing(one, two, counts, 0)
+    )
     headings = ("pass", "reason", "first", "second", "")
     return doc.table_section("Missed fusions", headings, rows, text_columns=2, most=_SHOWN)
 
@@ -223,11 +200,12 @@ def _undone(one: Run, two: Run) -> doc.Section:
 
 
 def _differing(
-    one: dict[_Key, _Item], two: dict[_Key, _Item], value: Callable[[_Item | None], _Value]
-) -> Iterator[tuple[_Key, _Value, _Value]]:
-    """Yield each key under which the two have different values, with both values."""
-    for key in dict.fromkeys((*one, *two)):
-        a, b = value(one.get(key)), value(two.get(key))
+    one: Run, two: Run, of: Callable[[Run], Mapping[_Key, _Value]], missing: _Other
+) -> Iterator[tuple[_Key, _Value | _Other, _Value | _Other]]:
+    """Yield each key under which the two runs have different values, with both values."""
+    here, there = of(one), of(two)
+    for key in dict.fromkeys((*here, *there)):
+        a, b = here.get(key, missing), there.get(key, missing)
         if a != b:
             yield key, a, b
 
@@ -235,7 +213,6 @@ def _differing(
 RECENT = 8  # runs of one model whose sections a page contains; older runs have only their line
 LONGEST = 200  # lines of a table
 _NOTED = 10  # runs in notes
-_NONE = "–"
 _BARS = 60  # of a trend
 _LEVELS = "▁▂▃▄▅▆▇█"
 
@@ -321,24 +298,22 @@ def history_section(history: History, link: Callable[[RunBundle], str] = lambda 
         link: returns the address of the details of a run, "" if there is none.
     """
     tracked = measured(history)
-    columns = [text_column("date"), text_column("run"), text_column("sardonyx")]
-    columns += [*(Column(each.measure.heading) for each in tracked), text_column("verification")]
-    rows = [
-        Row(_line(run, tracked, link(run)), Tone.PLAIN if run.passed else Tone.BAD) for run in history.runs[:LONGEST]
-    ]
-    notes = [*itertools.islice(_breaks(history), _NOTED), *_disturbed(history)]
+    columns = [*map(text_column, ("date", "run", "sardonyx")), *(Column(each.measure.heading) for each in tracked)]
+    rows: list[Row] = []
+    for run in history.runs[:LONGEST]:
+        numbers = (each.measure.read(each.record(run)).written for each in tracked)
+        checked = fmt.name(fmt.one_line(verification(run.run.verdict)), 120)
+        names = (fmt.name(run.name or run.label), fmt.name(run.run.environment.sardonyx))
+        cells = (Span(fmt.date(_date(run)), target=link(run)), *names, *numbers, checked)
+        rows.append(Row(cells, Tone.PLAIN if run.passed else Tone.BAD))
+    notes = [*itertools.islice(_breaks(history), _NOTED)]
+    timed = [(run, run.bench.machine.busy) for run in history.runs if run.bench is not None]
+    if busy := [f"{fmt.date(_date(run))} ({100 * share:.0f} %)" for run, share in timed if share is not None]:
+        notes.append(f"timed while other processes used much of the CPU: {listed(busy, _NOTED)}")
     if len(history.runs) > LONGEST:
         notes.append(f"and {len(history.runs) - LONGEST} older runs")
-    return doc.Section(f"History of {fmt.name(history.model)}", (doc.Table(columns, rows), doc.Notes(notes)))
-
-
-def _line(run: RunBundle, tracked: Sequence[Tracked], link: str) -> list[Text]:
-    environment = run.run.environment
-    values = [each.read(run) for each in tracked]
-    date: Text = Span(fmt.date(environment.date), target=link)
-    checked = fmt.name(fmt.one_line(verification(run.run.verdict)), 120)
-    written = [_NONE if value is None else value.written for value in values]
-    return [date, fmt.name(run.name or run.label), fmt.name(environment.sardonyx), *written, checked]
+    table = doc.Table([*columns, text_column("verification")], rows)
+    return doc.Section(f"History of {fmt.name(history.model)}", (table, doc.Notes(notes)))
 
 
 def trends(history: History) -> list[str]:
@@ -347,7 +322,11 @@ def trends(history: History) -> list[str]:
     for tracked in measured(history):
         values = _values(history, tracked)
         if len({value.short for value in values}) > 1:
-            lines.append(f"{tracked.measure.heading}: {_bars(values)} {ends(history, tracked)}")
+            numbers = [value.value for value in values]
+            low, high = min(numbers), max(numbers)
+            levels = [round((len(_LEVELS) - 1) * (number - low) / (high - low)) for number in numbers[-_BARS:]]
+            bars = "".join(_LEVELS[level] for level in levels)
+            lines.append(f"{tracked.measure.heading}: {bars} {ends(history, tracked)}")
     return lines
 
 
@@ -362,22 +341,8 @@ def _values(history: History, tracked: Tracked) -> list[Reading]:
     return [value for run in reversed(history.runs) if (value := tracked.read(run)) is not None]
 
 
-def _bars(values: Sequence[Reading]) -> str:
-    numbers = [value.value for value in values]
-    low, high = min(numbers), max(numbers)
-    return "".join(_LEVELS[round((len(_LEVELS) - 1) * (number - low) / (high - low))] for number in numbers[-_BARS:])
-
-
 def _breaks(history: History) -> Iterator[str]:
     for newer, older in zip(history.runs, history.runs[1:], strict=False):
         if older.bench is not None and newer.bench is not None and (reasons := list(incomparable(older, newer))):
             between = f"{fmt.date(_date(older))} and {fmt.date(_date(newer))}"
             yield f"times of {between} are not comparable: {'; '.join(reasons)}"
-
-
-def _disturbed(history: History) -> Iterator[str]:
-    shares = [(run, run.bench.machine.busy) for run in history.runs if run.bench is not None]
-    busy = [f"{fmt.date(_date(run))} ({100 * share:.0f} %)" for run, share in shares if share is not None]
-    if busy:
-        more = f" and {len(busy) - _NOTED} more" if len(busy) > _NOTED else ""
-        yield f"timed while other processes used much of the CPU: {', '.join(busy[:_NOTED])}{more}"

@@ -92,7 +92,7 @@ def front(choice: Choice, title: str = "Measured models") -> svg.Picture:
     for point in choice.points:
         guess = 1.0 if point.predicted_time is None else point.predicted_time
         time = guess if point.time is None else point.time.ratio
-        heights.append(time if by_time else point.bytes_ratio)
+        heights.append(point.bytes_ratio if choice.objective == "bytes" else time)
     times = [point.time for point in choice.points if point.time is not None and by_time]
     ends = [end for time in times for end in (time.low, time.high)]
     y = svg.Scale.of([1.0, *heights, *ends, *([] if bound is None else [bound])], bottom, TOP, 6)
