@@ -74,6 +74,11 @@ class Export(Record, frozen=True, tag="export"):
     operators: OperatorChecks | None = None  # None: not verified, or exported by the tracer
     decoder: LoadedDecoder | None = None  # of a folder for generation
 
+    @property
+    def written(self) -> Counts:
+        """The size of the graph that was written, which may be optimized."""
+        return self.counts if self.optimized is None else self.optimized.after
+
 
 class BoundaryValue(msgspec.Struct, frozen=True):
     """An input or output of an extracted module."""

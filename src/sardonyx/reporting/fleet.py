@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Any, Literal, TypeAlias
 from urllib.parse import quote
 
 from msgspec import Struct
@@ -23,6 +24,7 @@ from sardonyx.reporting.document import Column, Row, Span, Text, Tone, text_colu
 from sardonyx.reporting.inspection import family_name
 from sardonyx.reporting.measures import RecordKind
 from sardonyx.reporting.record_kinds import QUANTIZATION, RUN
+from sardonyx.reporting.run import refusals
 from sardonyx.reporting.verdict import closeness, largest_difference, tolerance_used
 
 Numbers = dict[str, Any]
@@ -44,9 +46,34 @@ def numbers_of(record: Record) -> Numbers:
     """Return what the summary of many models keeps of a record."""
     match record:
         case Run():
-            return _of_run(record)
+            changed = [one for one in record.passes if one.rewrites]
+            missed = [(name, group.reason, group.count) for name, group in refusals(record.passes)]
+            return {
+                "status": record.status,
+                "family": None if record.fingerprint is None else record.fingerprint.family,
+                **_read(RUN, record, "nodes", "bytes"),
+                "opset": fmt.opset(record.result.opsets).removeprefix("opset "),
+                **_of_verdict(record.verdict),
+                **_read(RUN, record, "rolled_back"),
+                "written": record.result.path is not None,
+                **_read(RUN, record, "seconds"),
+                "rewrites": {one.name: one.rewrites for one in changed},
+                "nodes_by_pass": {one.name: one.nodes for one in changed},
+                "missed": missed[:_MISSED],
+            }
         case Inspection():
-            return _of_inspection(record)
+            shapes = [port.shape or () for port in record.inputs]
+            dims = dict.fromkeys(dim or "?" for shape in shapes for dim in shape if not isinstance(dim, int))
+            return {
+                "family": record.fingerprint.family.value,
+                "architecture": family_name(record.fingerprint.family),
+                "nodes": record.counts.nodes,
+                "parameters": record.parameters,
+                "bytes": record.file_bytes or record.counts.bytes,
+                "opset": fmt.opset(record.opsets).removeprefix("opset "),
+                "modules": len(record.modules),
+                "dynamic": list(dims),
+            }
         case Verdict():
             return {"accepted": record.accepted, **_of_verdict(record), "seconds": record.seconds}
         case Quantization():
@@ -66,31 +93,11 @@ def _read(kind: RecordKind, record: Record, *names: str) -> Numbers:
     numbers: Numbers = {}
     for reading in (kind[name].read(record) for name in names):
         name = reading.measure.name
-        if reading.measure.whole is not None:
+        if reading.measure.whole:
             numbers |= {f"{name}_before": reading.whole, f"{name}_after": reading.value}
         else:
             numbers[name] = reading.value
     return numbers
-
-
-def _of_run(run: Run) -> Numbers:
-    missed = sorted(
-        ((one.name, group.reason, group.count) for one in run.passes for group in one.refusals),
-        key=lambda entry: -entry[2],
-    )
-    return {
-        "status": run.status,
-        "family": None if run.fingerprint is None else run.fingerprint.family,
-        **_read(RUN, run, "nodes", "bytes"),
-        "opset": fmt.opset(run.result.opsets).removeprefix("opset "),
-        **_of_verdict(run.verdict),
-        **_read(RUN, run, "rolled_back"),
-        "written": run.result.path is not None,
-        **_read(RUN, run, "seconds"),
-        "rewrites": {one.name: one.rewrites for one in run.passes if one.rewrites},
-        "nodes_by_pass": {one.name: one.nodes for one in run.passes if one.rewrites},
-        "missed": missed[:_MISSED],
-    }
 
 
 def _of_verdict(verdict: Verdict | None) -> Numbers:
@@ -99,22 +106,6 @@ def _of_verdict(verdict: Verdict | None) -> Numbers:
         "trials": 0 if verdict is None else len(verdict.trials),
         "max_abs": None if verdict is None else largest_difference(verdict),
         "tolerance_used": None if verdict is None else tolerance_used(verdict),
-    }
-
-
-def _of_inspection(inspection: Inspection) -> Numbers:
-    dims = dict.fromkeys(
-        dim or "?" for port in inspection.inputs for dim in port.shape or () if not isinstance(dim, int)
-    )
-    return {
-        "family": inspection.fingerprint.family.value,
-        "architecture": family_name(inspection.fingerprint.family),
-        "nodes": inspection.counts.nodes,
-        "parameters": inspection.parameters,
-        "bytes": inspection.file_bytes or inspection.counts.bytes,
-        "opset": fmt.opset(inspection.opsets).removeprefix("opset "),
-        "modules": len(inspection.modules),
-        "dynamic": list(dims),
     }
 
 
@@ -142,7 +133,13 @@ def fleet_document(fleet: Fleet, *, where: str = "") -> doc.Document:
         where: a line that says where the results are.
     """
     names: Sequence[Text] = [row.source for row in fleet.models]
-    blocks = _grouped(fleet) if len(fleet.models) > MOST_ROWS else (_table(fleet.models, names, fleet),)
+    blocks: tuple[doc.Block, ...] = (_table(fleet.models, names, fleet),)
+    if len(fleet.models) > MOST_ROWS:
+        what = _VERBS[fleet.command].saves
+        write = _sizes if what == "bytes" else _counts
+        largest = ((row.source, write(row.numbers), _share(share)) for share, row in savings(fleet)[:_LARGEST])
+        saved = doc.table_section("Largest savings", ("model", what, "saved"), largest)
+        blocks = (group_section(fleet), saved, failure_section(fleet))
     bad = any(row.code for row in fleet.models)
     sentence = Span(fleet_sentence(fleet), Tone.BAD if bad else Tone.STRONG)
     return doc.Document((*blocks, doc.Paragraph(where, Tone.FAINT)), sentence=sentence)
@@ -150,118 +147,92 @@ def fleet_document(fleet: Fleet, *, where: str = "") -> doc.Document:
 
 def _table(models: Sequence[ModelRow], names: Sequence[Text], fleet: Fleet) -> doc.Table:
     """Return a row for each model; one without a result has its status in the first column of text after its name."""
-    verb = _VERBS[fleet.command]
+    columns = [column for column, _written in _VERBS[fleet.command].columns]
     rows: list[Row] = []
     for row, name in zip(models, names, strict=True):
-        cells: Sequence[str] = ["·" if column.right else "" for column in verb.columns]
+        cells = ["·" if column.right else "" for column in columns]
         if row.has_result:
-            cells = verb.cells(row, fleet)
+            file = next((each for each in row.files if each.endswith(".onnx")), None)
+            result = "nothing written" if file is None else f"{(fleet.folder or '').rstrip('/')}/{file}"
+            numbers = {**row.numbers, "result": result}
+            cells = [written(numbers) for _column, written in _VERBS[fleet.command].columns]
         else:
             cells[cells.index("")] = row.status
         rows.append(Row((name, *cells), Tone.BAD if row.code else Tone.PLAIN))
-    return doc.Table.of((text_column("model"), *verb.columns), rows)
+    return doc.Table.of((text_column("model"), *columns), rows)
+
+
+_Columns: TypeAlias = Sequence[tuple[Column, Callable[[Numbers], str]]]  # each with what writes its cells
 
 
 class _Verb(Struct, frozen=True):
     """How the results of one command are shown."""
 
     done: str  # what happened to the models that did not fail, as a participle
-    columns: Sequence[Column]  # after the name of the model
-    cells: Callable[[ModelRow, Fleet], tuple[str, ...]]
-    saves: str = ""  # "nodes" or "bytes"
-
-    def change(self, row: ModelRow) -> str:
-        """Return what a model had before and after."""
-        write = fmt.size if self.saves == "bytes" else fmt.count
-        return fmt.from_to(write(row.numbers[f"{self.saves}_before"]), write(row.numbers[f"{self.saves}_after"]))
+    columns: _Columns  # after the name of the model
+    saves: Literal["nodes", "bytes", ""] = ""
 
 
-def _run_cells(row: ModelRow, fleet: Fleet) -> tuple[str, ...]:
-    numbers = row.numbers
-    before, after = numbers["nodes_before"], numbers["nodes_after"]
-    return (
-        fmt.from_to(fmt.count(before), fmt.count(after)),
-        fmt.percent(before, after),
-        _size(numbers),
-        numbers["opset"],
-        *_verified(numbers),
-        _written(row, fleet),
-    )
+def _counts(of: Numbers) -> str:
+    return fmt.counts(of["nodes_before"], of["nodes_after"])
 
 
-def _size(numbers: Mapping[str, Any]) -> str:
-    return fmt.from_to(fmt.size(numbers["bytes_before"]), fmt.size(numbers["bytes_after"]))
+def _sizes(of: Numbers) -> str:
+    return fmt.sizes(of["bytes_before"], of["bytes_after"])
 
 
-_VERIFIED = (text_column("verification"), text_column("tolerance used", detail=1))
+def _change(what: str) -> Callable[[Numbers], str]:
+    return lambda of: fmt.percent(of[f"{what}_before"], of[f"{what}_after"])
 
 
-def _verified(numbers: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the cells of the columns above."""
-    if numbers["verification"] != "passed":
-        return numbers["verification"], "·"
-    return "same outputs", closeness(numbers["max_abs"], numbers.get("tolerance_used"), "")
+def _percent(name: str, digits: str) -> Callable[[Numbers], str]:
+    return lambda of: "·" if of[name] is None else f"{100 * of[name]:{digits}} %"
 
 
-def _written(row: ModelRow, fleet: Fleet) -> str:
-    model = next((name for name in row.files if name.endswith(".onnx")), None)
-    return "nothing written" if model is None else f"{(fleet.folder or '').rstrip('/')}/{model}"
+def _closeness(of: Numbers) -> str:
+    return closeness(of["max_abs"], of.get("tolerance_used"), "") if of["verification"] == "passed" else "·"
 
 
-def _inspection_cells(row: ModelRow, _fleet: Fleet) -> tuple[str, ...]:
-    numbers = row.numbers
-    return (
-        fmt.count(numbers["nodes"]),
-        fmt.count(numbers["parameters"]),
-        fmt.size(numbers["bytes"]),
-        numbers["opset"],
-        fmt.count(numbers["modules"]),
-        numbers["architecture"],
-        ", ".join(map(fmt.name, numbers["dynamic"])) or "·",
-    )
-
-
-def _quantization_cells(row: ModelRow, fleet: Fleet) -> tuple[str, ...]:
-    numbers = row.numbers
-    top1 = numbers["top1"]
-    return (
-        _size(numbers),
-        fmt.percent(numbers["bytes_before"], numbers["bytes_after"]),
-        "·" if numbers["relative_l2"] is None else f"{100 * numbers['relative_l2']:.2g} %",
-        "·" if top1 is None else f"{100 * top1:.1f} %",
-        _written(row, fleet),
-    )
-
-
-def _numbers(*headings: str) -> Iterator[Column]:
-    return map(Column, headings)
-
-
+_VERIFIED: _Columns = (
+    (text_column("verification"), lambda of: "same outputs" if of["verification"] == "passed" else of["verification"]),
+    (text_column("tolerance used", 1), _closeness),
+)
 _VERBS = {
     "optimize": _Verb(
         "optimized",
-        (*_numbers("nodes", "change"), Column("size", 2), Column("opset", 4), *_VERIFIED, text_column("result", 3)),
-        _run_cells,
-        saves="nodes",
+        (
+            (Column("nodes"), _counts),
+            (Column("change"), _change("nodes")),
+            (Column("size", 2), _sizes),
+            (Column("opset", 4), itemgetter("opset")),
+            *_VERIFIED,
+            (text_column("result", 3), itemgetter("result")),
+        ),
+        "nodes",
     ),
     "inspect": _Verb(
         "read",
         (
-            *(*_numbers("nodes", "parameters", "file", "opset"), Column("modules", 2)),
-            *(text_column("architecture (guess)"), text_column("dynamic", 1)),
+            (Column("nodes"), lambda of: fmt.count(of["nodes"])),
+            (Column("parameters"), lambda of: fmt.count(of["parameters"])),
+            (Column("file"), lambda of: fmt.size(of["bytes"])),
+            (Column("opset"), itemgetter("opset")),
+            (Column("modules", 2), lambda of: fmt.count(of["modules"])),
+            (text_column("architecture (guess)"), itemgetter("architecture")),
+            (text_column("dynamic", 1), lambda of: ", ".join(map(fmt.name, of["dynamic"])) or "·"),
         ),
-        _inspection_cells,
     ),
-    "verify": _Verb(
-        "compared",
-        (text_column("match"), *_VERIFIED),
-        lambda row, _fleet: ("yes" if row.numbers["accepted"] else "no", *_verified(row.numbers)),
-    ),
+    "verify": _Verb("compared", ((text_column("match"), lambda of: "yes" if of["accepted"] else "no"), *_VERIFIED)),
     "quantize": _Verb(
         "quantized",
-        (*_numbers("size", "change", "relative L2", "top-1"), text_column("result", 1)),
-        _quantization_cells,
-        saves="bytes",
+        (
+            (Column("size"), _sizes),
+            (Column("change"), _change("bytes")),
+            (Column("relative L2"), _percent("relative_l2", ".2g")),
+            (Column("top-1"), _percent("top1", ".1f")),
+            (text_column("result", 1), itemgetter("result")),
+        ),
+        "bytes",
     ),
 }
 
@@ -283,51 +254,48 @@ def savings(fleet: Fleet) -> list[tuple[float, ModelRow]]:
 def status_table(fleet: Fleet) -> doc.Table:
     """Return how many models ended in which way, the time they took, and what they have and save together."""
     what = _VERBS[fleet.command].saves
-    heading = ("status", "models", "time", *((f"{what} before", f"{what} after", "change") if what else ()))
+    heading = ("models", "time", *((f"{what} before", f"{what} after", "change") if what else ()))
     rows: list[Row] = []
     for status in ("done", "reused", "failed", "not run"):
-        models = [row for row in fleet.models if row.status == status]
-        spent = fmt.seconds(sum(row.seconds for row in models))
-        cells = (status, fmt.count(len(models)), spent, *(_totals(models, what) if what else ()))
-        rows += [Row(cells, Tone.BAD if status == "failed" else Tone.PLAIN)] if models else []
-    return doc.Table.of((text_column(heading[0]), *heading[1:]), rows)
+        if models := [row for row in fleet.models if row.status == status]:
+            cells = (status, len(models), fmt.seconds(sum(row.seconds for row in models)), *_totals(models, what))
+            rows.append(Row(cells, Tone.BAD if status == "failed" else Tone.PLAIN))
+    return doc.Table.of((text_column("status"), *heading), rows)
 
 
 def group_section(fleet: Fleet) -> doc.Section:
     """Return a row for each family, or for each folder if families are not known."""
     by_family = any(row.numbers.get("family") for row in fleet.models)
-    groups = defaultdict[str, list[ModelRow]](list)
+
+    def group(row: ModelRow) -> str:
+        family: str | None = row.numbers.get("family")
+        return (family or "not known").replace("-", " ") if by_family else row.name.rpartition("/")[0] or "."
+
+    groups, shares = defaultdict[str, list[ModelRow]](list), defaultdict[str, list[float]](list)
     for row in fleet.models:
-        groups[_group(row, by_family=by_family)].append(row)
+        groups[group(row)].append(row)
+    for share, row in savings(fleet):
+        shares[group(row)].append(share)
     what = _VERBS[fleet.command].saves
     heading = ("family (guess)" if by_family else "folder", "models", "failed", "time")
     heading += (f"{what} before", f"{what} after", "change", "median", "IQR") if what else ()
-    shares = defaultdict[str, list[float]](list)
-    for share, row in savings(fleet):
-        shares[_group(row, by_family=by_family)].append(share)
-    rows: list[tuple[str, ...]] = []
+    rows: list[tuple[Text, ...]] = []
     for name, models in sorted(groups.items(), key=lambda entry: (-len(entry[1]), entry[0])):
-        failed = sum(row.status == "failed" for row in models)
-        cells = (fmt.count(failed) if failed else "·", fmt.seconds(sum(row.seconds for row in models)))
+        failed, spent = sum(row.status == "failed" for row in models), fmt.seconds(sum(row.seconds for row in models))
+        cells = (name, len(models), failed or "·", spent, *_totals(models, what))
         if what:
             saved = sorted(shares[name])
             low, middle, high = (_share(quantile(saved, at)) if saved else "·" for at in _QUARTERS)
-            cells = (*cells, *_totals(models, what), middle, f"{low} to {high}" if saved else "·")
-        rows.append((name, fmt.count(len(models)), *cells))
+            cells = (*cells, middle, f"{low} to {high}" if saved else "·")
+        rows.append(cells)
     return doc.table_section("By family" if by_family else "By folder", heading, rows, most=_MOST_GROUPS)
 
 
-def _group(row: ModelRow, *, by_family: bool) -> str:
-    if by_family:
-        family: str | None = row.numbers.get("family")
-        return family.replace("-", " ") if family else "not known"
-    return row.name.rpartition("/")[0] or "."
-
-
-def _totals(rows: Sequence[ModelRow], what: str) -> tuple[str, str, str]:
+def _totals(rows: Sequence[ModelRow], what: Literal["nodes", "bytes", ""]) -> tuple[str, ...]:
+    """Return what models have before and after together, and the change; nothing for a command that saves nothing."""
     before, after = (sum(row.numbers.get(f"{what}_{when}", 0) for row in rows) for when in ("before", "after"))
     write = fmt.size if what == "bytes" else fmt.count
-    return write(before), write(after), fmt.percent(before, after) if before else "·"
+    return (write(before), write(after), fmt.percent(before, after) if before else "·") if what else ()
 
 
 def _share(share: float) -> str:
@@ -362,13 +330,13 @@ def failure_groups(fleet: Fleet) -> list[FailureGroup]:
 
 def failure_section(fleet: Fleet, most: int = 20) -> doc.Section:
     """Return the failures by reason, with the number of models and the first ones."""
-    rows: list[tuple[str, ...]] = []
+    rows: list[tuple[Text, ...]] = []
     for group in failure_groups(fleet):
         reason = group.reason if len(group.rows) > 1 else next(iter(group.rows)).reason
         more = f", and {len(group.rows) - _NAMES} more" if len(group.rows) > _NAMES else ""
         names = ", ".join(fmt.name(row.name) for row in group.rows[:_NAMES])
-        rows.append((fmt.one_line(reason), fmt.count(len(group.rows)), names + more))
-    columns = (Column("reason", right=False, whole=True), "models", text_column("which"))
+        rows.append((fmt.one_line(reason), len(group.rows), names + more))
+    columns = (text_column("reason", whole=True), "models", text_column("which"))
     rest = f"and {fmt.plural(len(rows) - most, 'other reason')}" if len(rows) > most else ""
     title = f"{fmt.plural(sum(row.status == 'failed' for row in fleet.models), 'model')} failed"
     return doc.table_section(Span(title, Tone.BAD), columns, rows, below=rest, most=most)
@@ -382,10 +350,8 @@ def pass_section(fleet: Fleet) -> doc.Section:
         models.update(counted.keys())
         rewrites.update(counted)
         nodes.update(row.numbers.get("nodes_by_pass", {}))
-    rows = [
-        (name, fmt.count(models[name]), fmt.count(rewrites[name]), fmt.change(nodes[name]))
-        for name in sorted(rewrites, key=lambda name: (nodes[name], name))
-    ]
+    names = sorted(rewrites, key=lambda name: (nodes[name], name))
+    rows = ((name, models[name], rewrites[name], fmt.change(nodes[name])) for name in names)
     return doc.table_section("By pass", ("pass", "models", "rewrites", "nodes"), rows)
 
 
@@ -397,10 +363,8 @@ def missed_section(fleet: Fleet, most: int = 30) -> doc.Section:
         for name, why, count in missed:
             counts[name, why] += count
             models[name, why] += 1
-    rows = [
-        (name, fmt.one_line(why), fmt.count(models[name, why]), fmt.count(count))
-        for (name, why), count in sorted(counts.items(), key=lambda entry: (-models[entry[0]], -entry[1], entry[0]))
-    ]
+    ordered = sorted(counts.items(), key=lambda entry: (-models[entry[0]], -entry[1], entry[0]))
+    rows = ((name, fmt.one_line(why), models[name, why], count) for (name, why), count in ordered)
     heading = ("pass", "skipped because", "models", "matches")
     return doc.table_section("Missed fusions", heading, rows, text_columns=2, most=most)
 
@@ -408,30 +372,18 @@ def missed_section(fleet: Fleet, most: int = 30) -> doc.Section:
 def memory_section(fleet: Fleet) -> doc.Section:
     """Return measured against estimated peak memory."""
     known = [row for row in fleet.models if row.peak and row.estimate]
-    ratios = sorted(row.peak / row.estimate for row in known)
     if not known:
         return doc.Section("Memory", ())
-    peaks = sorted(row.peak for row in known)
-    estimates = sorted(row.estimate for row in known)
-    rows = [
-        (
-            label,
-            fmt.size(int(quantile(peaks, at))),
-            fmt.size(int(quantile(estimates, at))),
-            f"{quantile(ratios, at):.2f}",
-        )
-        for label, at in (("least", 0.0), ("5 %", 0.05), ("median", 0.5), ("95 %", 0.95), ("most", 1.0))
-    ]
-    above = sum(ratio > 1 for ratio in ratios)
-    below = f"{fmt.count(above)} of {fmt.plural(len(known), 'model')} took more than estimated."
+    ratios = sorted(row.peak / row.estimate for row in known)
+    sizes = [sorted(row.peak for row in known), sorted(row.estimate for row in known)]
+    quantiles = (("least", 0.0), ("5 %", 0.05), ("median", 0.5), ("95 %", 0.95), ("most", 1.0))
+    rows = (
+        (label, *(fmt.size(int(quantile(each, at))) for each in sizes), f"{quantile(ratios, at):.2f}")
+        for label, at in quantiles
+    )
+    above = fmt.count(sum(ratio > 1 for ratio in ratios))
+    below = f"{above} of {fmt.plural(len(known), 'model')} took more than estimated."
     return doc.table_section("Memory", ("quantile", "measured", "estimated", "ratio"), rows, below=below)
-
-
-def _grouped(fleet: Fleet) -> tuple[doc.Section, ...]:
-    verb = _VERBS[fleet.command]
-    largest = [(row.source, verb.change(row), _share(share)) for share, row in savings(fleet)[:_LARGEST]]
-    heading = ("model", verb.saves, "saved")
-    return group_section(fleet), doc.table_section("Largest savings", heading, largest), failure_section(fleet)
 
 
 def sample_tables(fleet: Fleet, seed: int = 0) -> dict[str, doc.Table]:
@@ -449,8 +401,8 @@ def sample_tables(fleet: Fleet, seed: int = 0) -> dict[str, doc.Table]:
 
 def _linked(rows: Sequence[ModelRow], fleet: Fleet) -> doc.Table:
     """Return rows in which the name of a model is a link to its record."""
-    records = (f"{row.name}.json" if f"{row.name}.json" in row.files else "" for row in rows)
-    names = [Span(fmt.name(row.name), target=quote(record)) for row, record in zip(rows, records, strict=True)]
+    links = [quote(f"{row.name}.json") if f"{row.name}.json" in row.files else "" for row in rows]
+    names = [Span(fmt.name(row.name), target=link) for row, link in zip(rows, links, strict=True)]
     return _table(rows, names, fleet)
 
 

@@ -9,8 +9,9 @@ that a gate on it is not met.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeAlias
+from collections.abc import Callable, Sequence, Sized
+from operator import attrgetter
+from typing import Any, Literal, TypeAlias, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -53,10 +54,10 @@ class Measure(Struct, frozen=True, eq=False):
 
     name: str
     meaning: str
-    of: Callable[[Any], float | Number | None]
+    of: Callable[[Any], float | Number | None] | str = ""  # where it lies: a function or a field, "": that of its name
     unit: Unit = COUNT
     better: Better = ""  # which way it improves
-    whole: Callable[[Any], float] | None = None  # what a percentage is of: for most the number of the source
+    whole: Callable[[Any], float] | str = ""  # what a percentage is of: for most the number of the source
     title: str = ""  # in tables, if it is not the name
     alone: bool = False  # should be zero: a gate on it needs no limit
     common: bool = False  # means the same in other kinds
@@ -64,25 +65,31 @@ class Measure(Struct, frozen=True, eq=False):
     @property
     def in_percent(self) -> bool:
         """Whether a gate may have a percentage as limit."""
-        return self.whole is not None or self.unit.is_share
+        return bool(self.whole) or self.unit.is_share
 
     @property
     def heading(self) -> str:
         """The name in tables."""
         return self.title or self.name.replace("_", " ")
 
-    def at(self, of: Callable[[Any], float | Number | None], meaning: str = "") -> Measure:
+    def at(self, of: Callable[[Any], float | Number | None] | str, meaning: str = "") -> Measure:
         """Return the same number where another kind of record has it."""
         return replace(self, of=of, meaning=meaning or self.meaning)
 
     def read(self, record: Any) -> Reading:
         """Return the number of a record."""
-        found = None if record is None else self.of(record)
+        found = None if record is None else value(record, self.of or self.name)
         number = found if isinstance(found, Number) else Number(math.nan if found is None else found)
         whole = 1.0 if self.unit.is_share else number.whole
-        if self.whole is not None and record is not None:
-            whole = self.whole(record)
+        if self.whole and record is not None:
+            whole = value(record, self.whole)
         return Reading(number.value, whole, number.low, number.high, self)
+
+
+def value(record: Any, of: Callable[[Any], Any] | str) -> Any:
+    """Return what a function finds in a record, or a field of it, such as after.nodes: a number, or how many it has."""
+    found: Any = of(record) if callable(of) else attrgetter(of)(record)
+    return len(cast("Sized", found)) if isinstance(found, tuple) else found
 
 
 class Reading(Number, frozen=True):

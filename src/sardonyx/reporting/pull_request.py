@@ -21,7 +21,7 @@ from sardonyx.reporting.module_contents import module_mermaid, top_module
 from sardonyx.reporting.module_rows import module_cell, module_rows
 from sardonyx.reporting.profile import ms
 from sardonyx.reporting.record_kinds import RUN
-from sardonyx.reporting.run import run_sentence
+from sardonyx.reporting.run import refusals, run_sentence
 from sardonyx.reporting.run_bundle import RunBundle
 from sardonyx.reporting.verdict import output_groups, verification
 from sardonyx.reporting.writers import markdown
@@ -47,7 +47,7 @@ def pull_request(bundles: Sequence[RunBundle]) -> str:
             sections.append(structs.replace(lines, blocks=(*lines.blocks, doc.Notes(trends(history)))))
     tables = [(str(section.title).lower(), markdown.block(section, _LEVEL - 1)) for section in sections]
     share = max(_LEAST, (LONGEST - _RESERVED - sum(len(text) for _name, text in tables)) // len(latest) - 2)
-    comments = [(fmt.name(bundle.label), _fitted(_written(run_comment(bundle)), share).rstrip()) for bundle in latest]
+    comments = [(fmt.name(each.label), _fitted(_written(run_comment(each)), share).rstrip()) for each in latest]
     return _fitted([*tables, *comments], LONGEST)
 
 
@@ -60,7 +60,6 @@ def run_comment(bundle: RunBundle) -> doc.Document:
     """Return everything about one model, the most important first."""
     run = bundle.run
     sentence = _short(run_sentence(structs.replace(run, result=structs.replace(run.result, path=None))))
-    notes = doc.Notes([_short(note) for note in (*bundle.notes, *run.notes)[:_ROWS]])
     undone = [(fmt.name(u.pass_name), fmt.module(u.owner), _short(u.reason)) for u in run.rolled_back]
     drawn = run.wiring_before is not None and run.wiring_after is not None
     graph = (doc.Code(module_mermaid(run, top_module(run)), "mermaid"),) if drawn else ()
@@ -69,11 +68,10 @@ def run_comment(bundle: RunBundle) -> doc.Document:
         _section("Rolled back", ("pass", "module", "reason"), undone, text_columns=3),
         *(_environment(bundle), doc.Section("The modules after, as a graph", graph)),
     )
-    return doc.Document(
-        title=f"{'✅' if bundle.passed else '❌'} {fmt.name(bundle.label)}: {sentence}",
-        level=_LEVEL,
-        blocks=(_numbers(bundle), notes, *(structs.replace(part, folded=True) for part in folded)),
-    )
+    notes = doc.Notes([_short(note) for note in (*bundle.notes, *run.notes)[:_ROWS]])
+    title = f"{'✅' if bundle.passed else '❌'} {fmt.name(bundle.label)}: {sentence}"
+    blocks = (_numbers(bundle), notes, *(structs.replace(part, folded=True) for part in folded))
+    return doc.Document(blocks, title, level=_LEVEL)
 
 
 def changes_comment(first: RunBundle, second: RunBundle) -> doc.Document:
@@ -123,9 +121,9 @@ def _short(sentence: str) -> str:
 
 
 def _section(
-    title: str, headings: Sequence[str], rows: Sequence[Sequence[Text | doc.Cell]], **options: Any
+    title: str, headings: Sequence[str], rows: Iterable[Sequence[Text | doc.Cell]], **more: Any
 ) -> doc.Section:
-    return doc.table_section(title, headings, rows, most=_ROWS, **options)
+    return doc.table_section(title, headings, rows, most=_ROWS, **more)
 
 
 def _models(bundles: Sequence[RunBundle]) -> doc.Section:
@@ -133,15 +131,9 @@ def _models(bundles: Sequence[RunBundle]) -> doc.Section:
     for bundle in bundles:
         nodes, size = (RUN[name].read(bundle.run) for name in ("nodes", "bytes"))
         compared = bundle.compared
-        rows.append(
-            (
-                fmt.name(bundle.label),
-                _short(verification(bundle.run.verdict)),
-                f"{fmt.from_to(nodes.before, nodes.written)} ({nodes.saving})",
-                fmt.from_to(size.before, size.written),
-                "not timed" if compared is None else f"{ratio(compared)}, {finding(compared)}",
-            )
-        )
+        time = "not timed" if compared is None else f"{ratio(compared)}, {finding(compared)}"
+        sizes = (f"{fmt.from_to(nodes.before, nodes.written)} ({nodes.saving})", fmt.from_to(size.before, size.written))
+        rows.append((fmt.name(bundle.label), _short(verification(bundle.run.verdict)), *sizes, time))
     headings = ("model", "verification", "nodes", "bytes", "time, after / before")
     return _section("All models", headings, rows, text_columns=2)
 
@@ -162,73 +154,52 @@ def _numbers(bundle: RunBundle) -> doc.Section:
 
 def _modules(bundle: RunBundle) -> doc.Section:
     timed = [{module.path: module.total_ms for module in model.modules} for model in bundle.profiled or ()]
-    rows = [
-        (
-            module_cell(row),
-            fmt.count(row.total[0]),
-            fmt.count(row.total[1]),
-            fmt.change(row.total[1] - row.total[0]),
-            *(ms(sum(times.get(path, 0.0) for path in row.paths)) for times in timed),
-        )
-        for row in module_rows(((m.path, m.tag, (m.before, m.after)) for m in bundle.run.modules), View(rows=_ROWS))
-    ]
+    rows: list[tuple[Text | doc.Cell, ...]] = []
+    for row in module_rows(((m.path, m.tag, (m.before, m.after)) for m in bundle.run.modules), View(rows=_ROWS)):
+        before, after = row.total
+        spent = (ms(sum(times.get(path, 0.0) for path in row.paths)) for times in timed)
+        rows.append((module_cell(row), before, after, fmt.change(after - before), *spent))
     headings = ("module", "nodes before", "after", "change", *(("ms before", "ms after") if timed else ()))
     return _section("By module", headings, rows, above="Equal layers are one line, with the sums of all.")
 
 
 def _passes(run: Run) -> doc.Section:
-    rows = [
+    rows = (
         (
-            fmt.name(record.name),
-            _short(record.algebra),
-            record.accuracy.value,
-            fmt.count(record.rewrites),
-            fmt.change(record.nodes),
-            fmt.size_change(record.bytes),
+            *(fmt.name(record.name), _short(record.algebra), record.accuracy.value),
+            *(record.rewrites, fmt.change(record.nodes), fmt.size_change(record.bytes)),
         )
         for record in run.passes
         if record.rewrites
-    ]
+    )
     headings = ("pass", "what it does", "accuracy", "rewrites", "nodes", "bytes")
     return _section("By pass", headings, rows, text_columns=3)
 
 
 def _skipped(run: Run) -> doc.Section:
-    groups = [(record.name, group) for record in run.passes for group in record.refusals]
-    groups.sort(key=lambda pair: -pair[1].count)
-    rows = [
-        (
-            fmt.name(name),
-            _short(group.reason),
-            fmt.name(group.examples[0] if group.examples else ""),
-            fmt.count(group.count),
-        )
-        for name, group in groups
-    ]
+    rows = (
+        (fmt.name(name), _short(group.reason), fmt.name("".join(group.examples[:1])), group.count)
+        for name, group in refusals(run.passes)
+    )
     return _section("Missed fusions", ("pass", "reason", "for example", "times"), rows, text_columns=3)
 
 
 def _verification(run: Run) -> doc.Section:
-    title = "Verification"
-    if run.verdict is None:
-        return doc.Section(title, ())
-    rows = [
+    verdict = run.verdict
+    if verdict is None:
+        return doc.Section("Verification", ())
+    rows = (
         (
-            fmt.name(output.name, 100),
-            output.dtype,
-            "ok" if output.passed else "DIFFERS",
-            fmt.difference(output.max_abs),
-            fmt.difference(output.max_rel),
+            *(fmt.name(output.name, 100), output.dtype, "ok" if output.passed else "DIFFERS"),
+            *map(fmt.difference, (output.max_abs, output.max_rel)),
             f"{fmt.difference(output.rtol)}, {fmt.difference(output.atol)}",
         )
-        for output in output_groups(run.verdict)
-    ]
-    above = (
-        f"{_short(verification(run.verdict))}; reference: {_short(run.verdict.reference)}; "
-        f"accuracy class {run.verdict.accuracy.value}."
+        for output in output_groups(verdict)
     )
+    reference = f"reference: {_short(verdict.reference)}; accuracy class {verdict.accuracy.value}"
     headings = ("output", "dtype", "", "worst absolute", "worst relative", "allowed, rel and abs")
-    return _section(title, headings, rows, text_columns=3, above=above)
+    above = f"{_short(verification(verdict))}; {reference}."
+    return _section("Verification", headings, rows, text_columns=3, above=above)
 
 
 def _environment(bundle: RunBundle) -> doc.Section:

@@ -5,13 +5,15 @@ A number is declared here once, and every view of it follows: `--fail-if`, the C
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from sardonyx.records.analysis import Analysis, Decomposed, Form
-from sardonyx.records.bench import Benchmark, Placement, Profile, ProfiledModel, Start, Timing
+from sardonyx.records.base import Record
+from sardonyx.records.bench import Benchmark, Placement, Profile, Timing
 from sardonyx.records.comparison import Comparison, Location
 from sardonyx.records.export import Export, Extraction
 from sardonyx.records.expressions import Number, ratio, worst
@@ -33,17 +35,20 @@ from sardonyx.reporting.measures import (
     Measure,
     RecordKind,
     Unit,
+    value,
 )
 
-Sizes: TypeAlias = Callable[[Any], Mapping[str, float]]
 
-
-def _lower(name: str, meaning: str, of: Callable[[Any], Any], unit: Unit = COUNT, **more: Any) -> Measure:
+def _lower(name: str, meaning: str, of: Callable[[Any], Any] | str = "", unit: Unit = COUNT, **more: Any) -> Measure:
     return Measure(name, meaning, of, unit, "lower", **more)
 
 
-def _higher(name: str, meaning: str, of: Callable[[Any], Any], unit: Unit = COUNT, **more: Any) -> Measure:
+def _higher(name: str, meaning: str, of: Callable[[Any], Any] | str = "", unit: Unit = COUNT, **more: Any) -> Measure:
     return Measure(name, meaning, of, unit, "higher", **more)
+
+
+def _kind(record: type[Record], *declared: Measure) -> RecordKind:
+    return RecordKind(record, declared)
 
 
 # Measures that several kinds have.
@@ -57,68 +62,63 @@ _COUNTED = {
 _SIZES = _COUNTED | {"file_bytes": "bytes of the file and of what belongs to it"}
 
 
-def _sizes(of: Sizes, names: Mapping[str, str], before: Sizes | None = None) -> Iterator[Measure]:
+def _fields(counts: str, file: str = "") -> dict[str, str]:
+    """Return the field of each size: those of counts, and the bytes of the file if it is given."""
+    return {name: f"{counts}.{name}" for name in _COUNTED} | ({"file_bytes": file} if file else {})
+
+
+def _sizes(fields: Mapping[str, str], before: Mapping[str, str] | None = None) -> Iterator[Measure]:
     """Yield a measure for each size, and how much smaller it is if there is a size before."""
+    before = before or {}
+    units = {name: BYTES if name.endswith("bytes") else COUNT for name in fields}
+    for name, of in fields.items():
+        yield _lower(name, _SIZES[name], of, units[name], whole=before.get(name, ""), common=True)
+    for name, whole in before.items():
+        saved = functools.partial(_difference, whole, fields[name])
+        yield _higher(f"{name}_removed", f"how many fewer than before: {_SIZES[name]}", saved, units[name], whole=whole)
 
-    def at(name: str, sizes: Sizes) -> Callable[[Any], float]:
-        return lambda record: sizes(record)[name]
 
-    def saved(name: str, sizes: Sizes) -> Callable[[Any], float]:
-        return lambda record: sizes(record)[name] - of(record)[name]
-
-    units = {name: BYTES if name.endswith("bytes") else COUNT for name in names}
-    for name, what in names.items():
-        whole = before and at(name, before)
-        yield _lower(name, what, at(name, of), units[name], whole=whole, common=True)
-    if before is None:
-        return
-    for name, what in names.items():
-        meaning = f"how many fewer than before: {what}"
-        yield _higher(f"{name}_removed", meaning, saved(name, before), units[name], whole=at(name, before))
+def _difference(before: str, after: str, record: Any) -> float:
+    return value(record, before) - value(record, after)
 
 
 def _placed(common: bool = True) -> Iterator[Measure]:
-    def share(counted: Callable[[Coverage], int]) -> Callable[[Any], float]:
+    def share(*parts: str) -> Callable[[Any], float]:
         def of(record: Any) -> float:
             nodes: Coverage = record.coverage
             every = nodes.direct + nodes.inherited + nodes.root
-            return counted(nodes) / every if every else 1.0
+            return sum(getattr(nodes, part) for part in parts) / every if every else 1.0
 
         return of
 
-    observed, known = share(lambda nodes: nodes.direct), share(lambda nodes: nodes.direct + nodes.inherited)
     what = "share of all nodes, constants included, whose module was observed"
-    yield _higher("coverage", what, observed, SHARE, common=common)
+    yield _higher("coverage", what, share("direct"), SHARE, common=common)
     what = "share of all nodes whose module is known, observed or inherited"
-    yield _higher("placed", what, known, SHARE, common=common)
+    yield _higher("placed", what, share("direct", "inherited"), SHARE, common=common)
     what = "nodes that inherited their module from a consumer or a producer"
-    yield Measure("inherited", what, lambda record: record.coverage.inherited, common=common)
-    what = "nodes without a module, assigned to the model itself"
-    yield _lower("root_nodes", what, lambda record: record.coverage.root, common=common)
+    yield Measure("inherited", what, "coverage.inherited", common=common)
+    yield _lower("root_nodes", "nodes without a module, assigned to the model itself", "coverage.root", common=common)
 
 
 def _verified(verdicts: Callable[[Any], Sequence[Verdict | None]]) -> Iterator[Measure]:
     """Yield the worst differences over all outputs of all verdicts; a record without a verdict has none."""
 
-    def over(value: Callable[[Sequence[Verdict]], float]) -> Callable[[Any], float | None]:
+    def over(number: Callable[[Sequence[Verdict]], float]) -> Callable[[Any], float | None]:
         def of(record: Any) -> float | None:
             known = [verdict for verdict in verdicts(record) if verdict is not None]
-            return value(known) if known else None
+            return number(known) if known else None
 
         return of
 
     def largest(name: str) -> Callable[[Any], float | None]:
         return over(lambda known: worst(getattr(output, name) for verdict in known for output in verdict.outputs))
 
-    differences = {
-        "max_err": ("the largest absolute difference of any output, over all trials", "max_abs"),
-        "max_abs": ("the same as max_err", "max_abs"),
-        "max_rel": ("the largest relative difference", "max_rel"),
-        "max_ulp": ("the largest difference in units in the last place", "max_ulp"),
-    }
-    for name, (what, attribute) in differences.items():
-        unit = PLAIN if name == "max_ulp" else DIFFERENCE
-        yield _lower(name, what, largest(attribute), unit, common=True)
+    what = "the largest absolute difference of any output, over all trials"
+    yield _lower("max_err", what, largest("max_abs"), DIFFERENCE, common=True)
+    yield _lower("max_abs", "the same as max_err", largest("max_abs"), DIFFERENCE, common=True)
+    yield _lower("max_rel", "the largest relative difference", largest("max_rel"), DIFFERENCE, common=True)
+    what = "the largest difference in units in the last place"
+    yield _lower("max_ulp", what, largest("max_ulp"), PLAIN, common=True)
     count = over(lambda known: sum(len(verdict.trials) for verdict in known))
     yield Measure("trials", "trials on which both models were run", count, common=True)
 
@@ -130,26 +130,13 @@ def _spent(record: Any) -> float:
 
 
 _SECONDS = _lower("seconds", "time the command took", _spent, SECONDS)
-_PARAMETERS = Measure("parameters", "elements of weights", lambda record: record.parameters)
+_PARAMETERS = Measure("parameters", "elements of weights")
 _MODULES = Measure("modules", "modules that own a node", lambda record: sum(each.nodes > 0 for each in record.modules))
-_OPERATORS = Measure("operators", "different operators", lambda record: len(record.ops))
+_OPERATORS = Measure("operators", "different operators", "ops")
 _RATIO = _lower("latency_ratio", "", lambda _record: None, RATIO, title="after / before")
 
 
 # Records about models.
-
-
-def _of_source(record: Run | Quantization) -> Mapping[str, float]:
-    return asdict(record.before) | {"file_bytes": record.source.bytes}
-
-
-def _of_result(record: Run | Quantization) -> Mapping[str, float]:
-    return asdict(record.after) | {"file_bytes": record.result.bytes}
-
-
-def _of_export(export: Export) -> Mapping[str, float]:
-    counts = export.counts if export.optimized is None else export.optimized.after
-    return asdict(counts) | {"file_bytes": export.result.bytes}
 
 
 def _tuned(run: Run) -> Number | None:
@@ -157,84 +144,62 @@ def _tuned(run: Run) -> Number | None:
     return _ratio(next((pace for pace in tuning.standing if pace.name == tuning.chosen), None)) if tuning else None
 
 
-_TUNED = "time of a run of the result over that of the source, with --tune; below 1 is faster"
-RUN = RecordKind(
+_CHANGED = (_fields("after", "result.bytes"), _fields("before", "source.bytes"))
+RUN = _kind(
     Run,
-    (
-        *_sizes(_of_result, _SIZES, _of_source),
-        Measure("rewrites", "rewrites that were applied", lambda run: sum(record.rewrites for record in run.passes)),
-        _lower("rolled_back", "rewrites undone because verification failed", lambda run: len(run.rolled_back)),
-        _SECONDS,
-        *_verified(lambda run: [run.verdict]),
-        _RATIO.at(_tuned, _TUNED),
-    ),
+    *_sizes(*_CHANGED),
+    Measure("rewrites", "rewrites that were applied", lambda run: sum(record.rewrites for record in run.passes)),
+    _lower("rolled_back", "rewrites undone because verification failed"),
+    _SECONDS,
+    *_verified(lambda run: [run.verdict]),
+    _RATIO.at(_tuned, "time of a run of the result over that of the source, with --tune; below 1 is faster"),
 )
-VERDICT = RecordKind(Verdict, tuple(_verified(lambda verdict: [verdict])))
+VERDICT = _kind(Verdict, *_verified(lambda verdict: [verdict]))
 NEEDS_VERDICT, NEEDS_TUNING = tuple(VERDICT.names), (_RATIO.name,)
-
-_UNREACHED = "outermost modules whose weights the example inputs never reach"
-EXPORT = RecordKind(
+EXPORT = _kind(
     Export,
-    (
-        *_sizes(_of_export, _SIZES),
-        _PARAMETERS.at(lambda export: export.module.parameters),
-        _MODULES.at(lambda export: export.modules),
-        _lower("unreached", _UNREACHED, lambda export: len(export.unreached), alone=True),
-        *_placed(),
-        *_verified(lambda export: [export.verdict, None if export.optimized is None else export.optimized.verdict]),
-        _SECONDS,
-    ),
+    *_sizes(_fields("written", "result.bytes")),
+    _PARAMETERS.at("module.parameters"),
+    _MODULES.at("modules"),
+    _lower("unreached", "outermost modules whose weights the example inputs never reach", alone=True),
+    *_placed(),
+    *_verified(lambda export: [export.verdict, None if export.optimized is None else export.optimized.verdict]),
+    _SECONDS,
 )
-INSPECTION = RecordKind(
+INSPECTION = _kind(
     Inspection,
-    (
-        *_sizes(lambda inspection: asdict(inspection.counts) | {"file_bytes": inspection.file_bytes}, _SIZES),
-        _PARAMETERS,
-        _MODULES,
-        *_placed(),
-        _OPERATORS,
-        Measure("functions", "functions that the model defines", lambda inspection: len(inspection.functions)),
-    ),
+    *_sizes(_fields("counts", "file_bytes")),
+    *(_PARAMETERS, _MODULES, *_placed(), _OPERATORS),
+    Measure("functions", "functions that the model defines"),
 )
-_SHARED = "nodes that also do the work of modules outside it"
-MODULE = RecordKind(
+MODULE = _kind(
     ModuleInspection,
-    (
-        _lower("nodes", "compute nodes of it and of those below", lambda module: module.nodes),
-        _lower("constants", "constants that they read", lambda module: module.constants),
-        _PARAMETERS,
-        _MODULES,
-        *_placed(common=False),
-        _OPERATORS,
-        _lower("shared_nodes", _SHARED, lambda module: len(module.shared_nodes)),
-    ),
+    _lower("nodes", "compute nodes of it and of those below"),
+    _lower("constants", "constants that they read"),
+    *(_PARAMETERS, _MODULES, *_placed(common=False), _OPERATORS),
+    _lower("shared_nodes", "nodes that also do the work of modules outside it"),
 )
-
-
-_ONCE_RUN = "the same once every pass has run: {}"
-OPPORTUNITIES = RecordKind(
+_ONCE_RUN = "the same once every pass has run"
+OPPORTUNITIES = _kind(
     Opportunities,
-    (
-        *_sizes(lambda opportunities: asdict(opportunities.before), _COUNTED),
-        *(
-            replace(each, name=f"{each.name}_after", meaning=_ONCE_RUN.format(each.meaning), common=False)
-            for each in _sizes(lambda opportunities: asdict(opportunities.after), _COUNTED)
-        ),
-        Measure("found", "matches that passes would rewrite or skip", lambda opportunities: opportunities.found),
-        _lower("left", "matches that passes would skip", lambda opportunities: opportunities.left),
+    *_sizes(_fields("before")),
+    *(
+        replace(
+            each, name=f"{each.name}_after", meaning=f"the same once every pass has run: {each.meaning}", common=False
+        )
+        for each in _sizes(_fields("after"))
     ),
+    Measure("found", "matches that passes would rewrite or skip"),
+    _lower("left", "matches that passes would skip"),
 )
-_WIDER = "nodes that made the extracted part wider than requested"
-EXTRACTION = RecordKind(
+EXTRACTION = _kind(
     Extraction,
-    (
-        *_sizes(lambda extraction: asdict(extraction.counts) | {"file_bytes": extraction.result.bytes}, _SIZES),
-        Measure("inputs", "inputs of the module", lambda extraction: len(extraction.inputs)),
-        Measure("outputs", "outputs of the module", lambda extraction: len(extraction.outputs)),
-        _lower("straddling", _WIDER, lambda extraction: len(extraction.straddling)),
-        _SECONDS,
-        *_verified(lambda extraction: [extraction.verdict, extraction.live]),
-    ),
+    *_sizes(_fields("counts", "result.bytes")),
+    Measure("inputs", "inputs of the module"),
+    Measure("outputs", "outputs of the module"),
+    _lower("straddling", "nodes that made the extracted part wider than requested"),
+    _SECONDS,
+    *_verified(lambda extraction: [extraction.verdict, extraction.live]),
 )
 
 
@@ -259,33 +224,26 @@ _COSINE = f"cosine of the angle between the outputs of source and result, {_OF_O
 _TOP1 = f"share of rows whose largest element is the same, {_OF_OUTPUT}"
 _DROP = "mean of --metric over the samples, of the source minus that of the result"
 _CHOSEN = "time of a run of the result over that of the source, if it was chosen; below 1 is faster"
-QUANTIZATION = RecordKind(
+QUANTIZATION = _kind(
     Quantization,
-    (
-        *_sizes(_of_result, _SIZES, _of_source),
-        Measure("products", "products and lookups that were quantized", lambda made: len(made.products)),
-        _lower("relative_l2", _L2, _loss("relative_l2"), SHARE),
-        _higher("cosine", _COSINE, _loss("cosine"), PLAIN),
-        _higher("top1", _TOP1, _loss("top1"), SHARE),
-        _lower("metric_drop", _DROP, _loss("metric"), PLAIN),
-        _RATIO.at(_chosen_time, _CHOSEN),
-        Measure("samples", "samples on which the loss is measured", lambda made: made.loss.samples),
-        _SECONDS,
-    ),
+    *_sizes(*_CHANGED),
+    Measure("products", "products and lookups that were quantized"),
+    _lower("relative_l2", _L2, _loss("relative_l2"), SHARE),
+    _higher("cosine", _COSINE, _loss("cosine"), PLAIN),
+    _higher("top1", _TOP1, _loss("top1"), SHARE),
+    _lower("metric_drop", _DROP, _loss("metric"), PLAIN),
+    _RATIO.at(_chosen_time, _CHOSEN),
+    Measure("samples", "samples on which the loss is measured", "loss.samples"),
+    _SECONDS,
 )
-ADOPTION = RecordKind(Adoption, (_MODULES.at(lambda adoption: adoption.modules), *_placed()))
-
-_REFUSED = "nodes that the runtime refuses"
-_UNKNOWN_PLACE = "nodes that were not measured, or depend on attributes"
-PLACEMENT = RecordKind(
+ADOPTION = _kind(Adoption, _MODULES.at("modules"), *_placed())
+PLACEMENT = _kind(
     Placement,
-    (
-        _lower("fallback_nodes", "nodes that fall back to the CPU", lambda placed: placed.fallback_nodes, alone=True),
-        _lower("unsupported_nodes", _REFUSED, lambda placed: placed.unsupported_nodes, alone=True),
-        _lower("unknown_nodes", _UNKNOWN_PLACE, lambda placed: placed.unknown_nodes, alone=True),
-        _lower("copies", "values that cross between device and CPU", lambda placed: placed.copies),
-        _lower("away_flops", "share of the arithmetic away from the device", lambda placed: placed.away_flops, SHARE),
-    ),
+    _lower("fallback_nodes", "nodes that fall back to the CPU", alone=True),
+    _lower("unsupported_nodes", "nodes that the runtime refuses", alone=True),
+    _lower("unknown_nodes", "nodes that were not measured, or depend on attributes", alone=True),
+    _lower("copies", "values that cross between device and CPU"),
+    _lower("away_flops", "share of the arithmetic away from the device", unit=SHARE),
 )
 
 
@@ -295,30 +253,23 @@ def _of_second(measure: Measure) -> Measure:
     return replace(measure, meaning=meaning)
 
 
-_COMPARED = {name: what for name, what in _COUNTED.items() if name != "bytes"}
-COMPARISON = RecordKind(
+_SIDES = ({name: of for name, of in _fields(side).items() if name != "bytes"} for side in ("after", "before"))
+COMPARISON = _kind(
     Comparison,
-    (
-        *map(_of_second, _sizes(lambda two: asdict(two.after), _COMPARED, lambda two: asdict(two.before))),
-        Measure("added", "nodes of the second model without a counterpart", lambda compared: len(compared.added)),
-        Measure("removed", "nodes of the first model without a counterpart", lambda compared: len(compared.removed)),
-        Measure("moved", "nodes that another module owns", lambda compared: len(compared.moved)),
-        Measure("changed", "nodes with other attributes", lambda compared: len(compared.changed)),
-    ),
+    *map(_of_second, _sizes(*_SIDES)),
+    Measure("added", "nodes of the second model without a counterpart"),
+    Measure("removed", "nodes of the first model without a counterpart"),
+    Measure("moved", "nodes that another module owns"),
+    Measure("changed", "nodes with other attributes"),
 )
-
-
 _BLAMED = "share of the most responsible module in the squared error"
-_LARGEST = Measure("largest_share", _BLAMED, lambda found: max((e.share for e in found.shares), default=0.0), SHARE)
-LOCATION = RecordKind(
+LOCATION = _kind(
     Location,
-    (
-        _lower("error", "relative error of the outputs, root mean square", lambda found: found.error, SHARE),
-        _LARGEST,
-        Measure("spread", "effective number of modules that cause the error", lambda found: found.spread, PLAIN),
-        Measure("runs", "runs of either model", lambda found: found.runs),
-        _SECONDS.at(lambda found: found.seconds),
-    ),
+    _lower("error", "relative error of the outputs, root mean square", unit=SHARE),
+    Measure("largest_share", _BLAMED, lambda found: max((e.share for e in found.shares), default=0.0), SHARE),
+    Measure("spread", "effective number of modules that cause the error", unit=PLAIN),
+    Measure("runs", "runs of either model"),
+    _SECONDS.at("seconds"),
 )
 
 
@@ -381,14 +332,11 @@ def _form(analysis: Analysis, name: str) -> Form | None:
 
 
 ANALYSIS = RecordKind(Analysis, (*FIGURES, *_IN_MB), FORMS, _form)
-_TRACED = "nodes of the graph that torch traces, if it does"
-DECOMPOSED = RecordKind(
+DECOMPOSED = _kind(
     Decomposed,
-    (
-        Measure("nodes", "nodes of the graph with every attention decomposed", lambda decomposed: decomposed.nodes),
-        Measure("nodes_before", _TRACED, lambda decomposed: decomposed.nodes_before),
-        Measure("attentions", "attentions that were decomposed", lambda decomposed: len(decomposed.attentions)),
-    ),
+    Measure("nodes", "nodes of the graph with every attention decomposed"),
+    Measure("nodes_before", "nodes of the graph that torch traces, if it does"),
+    Measure("attentions", "attentions that were decomposed"),
 )
 
 
@@ -415,39 +363,36 @@ def _latency(timing: Timing) -> Number:
     return Number(1000 * timing.median, None, 1000 * timing.low_quartile, 1000 * timing.high_quartile)
 
 
-def _starts(of: Callable[[Start], float | None], scale: float = 1.0) -> Callable[[Benchmark], Number | None]:
+def _starts(name: str, scale: float = 1.0) -> Callable[[Benchmark], Number | None]:
     """Return the median over the starts, with the smallest and the largest as interval."""
 
     def median(timing: Timing) -> Number | None:
-        known = sorted(scale * number for start in timing.starts if (number := of(start)) is not None)
+        found = (getattr(start, name) for start in timing.starts)
+        known = sorted(scale * number for number in found if number is not None)
         return Number(known[len(known) // 2], None, known[0], known[-1]) if known else None
 
     return _last(median)
 
 
 _AGAINST_FIRST = "time of a run of the last file over that of the first, below 1 is faster"
-_LATENCY = "milliseconds a run of the last file takes"
-_LOAD, _FIRST_RUN = "milliseconds to load it into a fresh process", "milliseconds of the first run there"
 _LOADED = "the most memory that loading and a first run took, in bytes"
 _NODES_OF_LAST = _lower("nodes", "compute nodes of the last file", lambda bench: bench.files[-1].nodes, common=True)
-BENCHMARK = RecordKind(
+BENCHMARK = _kind(
     Benchmark,
-    (
-        _RATIO.at(_last(lambda timing: _ratio(timing.against_first)), _AGAINST_FIRST),
-        _lower("latency_ms", _LATENCY, _last(_latency), MILLISECONDS, title="latency"),
-        _lower("load_ms", _LOAD, _starts(lambda start: start.load_seconds, 1e3), MILLISECONDS),
-        _lower("first_run_ms", _FIRST_RUN, _starts(lambda start: start.first_run_seconds, 1e3), MILLISECONDS),
-        _lower("peak_bytes", _LOADED, _starts(lambda start: start.peak_bytes), BYTES, title="peak memory"),
-        _lower("peak_mb", "the same in MB of 10⁶", _starts(lambda start: start.peak_bytes, 1e-6), MEGABYTES),
-        _NODES_OF_LAST,
-        _lower("file_bytes", "bytes of the last file", lambda bench: bench.files[-1].bytes, BYTES, common=True),
-    ),
+    _RATIO.at(_last(lambda timing: _ratio(timing.against_first)), _AGAINST_FIRST),
+    _lower("latency_ms", "milliseconds a run of the last file takes", _last(_latency), MILLISECONDS, title="latency"),
+    _lower("load_ms", "milliseconds to load it into a fresh process", _starts("load_seconds", 1e3), MILLISECONDS),
+    _lower("first_run_ms", "milliseconds of the first run there", _starts("first_run_seconds", 1e3), MILLISECONDS),
+    _lower("peak_bytes", _LOADED, _starts("peak_bytes"), BYTES, title="peak memory"),
+    _lower("peak_mb", "the same in MB of 10⁶", _starts("peak_bytes", 1e-6), MEGABYTES),
+    _NODES_OF_LAST,
+    _lower("file_bytes", "bytes of the last file", lambda bench: bench.files[-1].bytes, BYTES, common=True),
 )
 
 
-def _of_profile(of: Callable[[ProfiledModel], float]) -> Callable[[Profile], float]:
-    """Return the number of the last file."""
-    return lambda profile: of(profile.models[-1])
+def _of_last(name: str) -> Callable[[Profile], float]:
+    """Return where the number of the last file lies."""
+    return lambda profile: value(profile.models[-1], name)
 
 
 def _over_first(profile: Profile) -> float:
@@ -455,27 +400,22 @@ def _over_first(profile: Profile) -> float:
     return last / first if first else 1.0
 
 
-_KERNEL_MS, _RUN_MS = (
-    "milliseconds a run of the last file spends in kernels",
-    "milliseconds a run takes while nothing is profiled",
-)
+_KERNEL_MS = "milliseconds a run of the last file spends in kernels"
+_RUN_MS = "milliseconds a run takes while nothing is profiled"
 _ATTRIBUTED = "share of the time in kernels that belongs to a module or to the model itself"
-_KERNEL_RATIO = "time in kernels of the last file over that of the first"
-PROFILE = RecordKind(
+PROFILE = _kind(
     Profile,
-    (
-        _lower("kernel_ms", _KERNEL_MS, _of_profile(lambda model: model.kernel_ms), MILLISECONDS),
-        _lower("run_ms", _RUN_MS, _of_profile(lambda model: model.plain_ms), MILLISECONDS),
-        _higher("attributed", _ATTRIBUTED, _of_profile(lambda model: model.attributed), SHARE),
-        _lower("kernel_ratio", _KERNEL_RATIO, _over_first, RATIO),
-        _lower("kernels", "kernels that run", _of_profile(lambda model: len(model.kernels))),
-        _NODES_OF_LAST.at(_of_profile(lambda model: model.nodes)),
-    ),
+    _lower("kernel_ms", _KERNEL_MS, _of_last("kernel_ms"), MILLISECONDS),
+    _lower("run_ms", _RUN_MS, _of_last("plain_ms"), MILLISECONDS),
+    _higher("attributed", _ATTRIBUTED, _of_last("attributed"), SHARE),
+    _lower("kernel_ratio", "time in kernels of the last file over that of the first", _over_first, RATIO),
+    _lower("kernels", "kernels that run", _of_last("kernels")),
+    _NODES_OF_LAST.at(_of_last("nodes")),
 )
 
 
 def _models(*statuses: str) -> Callable[[Fleet], int]:
-    return lambda fleet: sum(not statuses or row.status in statuses for row in fleet.models)
+    return lambda fleet: sum(row.status in statuses for row in fleet.models)
 
 
 def _saved(fleet: Fleet) -> float | None:
@@ -484,26 +424,21 @@ def _saved(fleet: Fleet) -> float | None:
     return 1 - after / before if before else None
 
 
-_EVERY = _models()
 _SAVED = "share of the nodes of all models that is saved; of their bytes for `quantize`"
-FLEET = RecordKind(
+FLEET = _kind(
     Fleet,
-    (
-        Measure("models", "models of the command", _EVERY),
-        _higher("done", "models with a result", _models("done", "reused"), whole=_EVERY),
-        _lower("failed", "models that failed", _models("failed"), whole=_EVERY, alone=True),
-        Measure("reused", "models with a result of an earlier run", _models("reused"), whole=_EVERY),
-        _higher("saved", _SAVED, _saved, SHARE),
-    ),
+    Measure("models", "models of the command"),
+    _higher("done", "models with a result", _models("done", "reused"), whole="models"),
+    _lower("failed", "models that failed", _models("failed"), whole="models", alone=True),
+    Measure("reused", "models with a result of an earlier run", _models("reused"), whole="models"),
+    _higher("saved", _SAVED, _saved, SHARE),
 )
-STUDY = RecordKind(
+STUDY = _kind(
     Study,
-    (
-        Measure("models", "models that were studied", lambda study: len(study.models)),
-        Measure("cells", "pieces of work, failed ones included", lambda study: study.cells),
-        _lower("failures", "pieces of work that failed", lambda study: len(study.failures)),
-        Measure("findings", "findings", lambda study: len(study.findings)),
-    ),
+    Measure("models", "models that were studied"),
+    Measure("cells", "pieces of work, failed ones included"),
+    _lower("failures", "pieces of work that failed"),
+    Measure("findings", "findings"),
 )
 
 

@@ -241,13 +241,16 @@ def skipped_row(group: RefusalGroup) -> Row:
     return Row((doc.Cell(f"skipped {group.count}×: {fmt.one_line(group.reason)}{example}", depth=2),), Tone.FAINT)
 
 
+def refusals(passes: Iterable[PassRecord]) -> list[tuple[str, RefusalGroup]]:
+    """Return the reasons for which passes skip matches, each with its pass, the most frequent first."""
+    return sorted(((each.name, group) for each in passes for group in each.refusals), key=lambda pair: -pair[1].count)
+
+
 def skipped_section(passes: Iterable[PassRecord]) -> doc.Section:
     """Return the most frequent reasons for which passes skip matches."""
-    reasons = sorted(((each, group) for each in passes for group in each.refusals), key=lambda pair: -pair[1].count)
-    lines = [
-        f"{group.count}× {fmt.name(each.name)}: {fmt.one_line(group.reason)}" for each, group in reasons[:REASONS_SHOWN]
-    ]
-    rest = reasons[REASONS_SHOWN:]
+    reasons = refusals(passes)
+    shown, rest = reasons[:REASONS_SHOWN], reasons[REASONS_SHOWN:]
+    lines = [f"{group.count}× {fmt.name(name)}: {fmt.one_line(group.reason)}" for name, group in shown]
     if rest:
         matches, count = fmt.plural(sum(group.count for _, group in rest), "match", "matches"), len(rest)
         lines.append(f"{matches} for {fmt.plural(count, 'other reason')} (-v lists them)")
