@@ -68,8 +68,9 @@ class Gating(Struct, frozen=True):
         if not fail_if and baseline is None and summary is None:
             return cls()
         from sardonyx.reporting import gate
+        from sardonyx.reporting.record_kinds import kind_of
 
-        kind = gate.kind_of(record)
+        kind = kind_of(record)
         earlier = gate.read_baseline(baseline, kind) if baseline is not None else None
         gates = gate.parse_all(kind, fail_if or (), earlier)
         if earlier is not None and summary is None and not any(one.needs_baseline for one in gates):
@@ -81,14 +82,14 @@ class Gating(Struct, frozen=True):
     def check_verified(self, verified: bool, hint: str) -> None:
         """Raise an error if a gate needs a verification and there will be none."""
         if self.gates and not verified:
-            from sardonyx.reporting.gate import NEEDS_VERDICT
+            from sardonyx.reporting.record_kinds import NEEDS_VERDICT
 
             self._reject(NEEDS_VERDICT, "a verification", hint)
 
     def check_timed(self, timed: bool, hint: str) -> None:
         """Raise an error if a gate needs a measurement and there will be none."""
         if self.gates and not timed:
-            from sardonyx.reporting.gate import NEEDS_TUNING
+            from sardonyx.reporting.record_kinds import NEEDS_TUNING
 
             self._reject(NEEDS_TUNING, "a measurement", hint)
 
@@ -142,9 +143,9 @@ def about_all(fail_if: Sequence[str] | None) -> list[str]:
     """Return the expressions of --fail-if about all of many models together: 'failed>0'."""
     if not fail_if:
         return []
-    from sardonyx.reporting import gate
+    from sardonyx.reporting.record_kinds import FLEET
 
-    return [text for text in fail_if if _NAME.findall(text)[:1] and _NAME.findall(text)[0] in gate.FLEET.names]
+    return [text for text in fail_if if _NAME.findall(text)[:1] and _NAME.findall(text)[0] in FLEET.names]
 
 
 def add_failure(arguments: Sequence[str], error: SardonyxError) -> None:

@@ -66,6 +66,11 @@ class Cell(Struct, frozen=True):
     depth: int = 0
 
 
+def as_cell(cell: Text | Cell) -> Cell:
+    """Return any entry of a table as a cell."""
+    return cell if isinstance(cell, Cell) else Cell(cell)
+
+
 class Row(Struct, frozen=True):
     """A row of a table. A row with a single cell is a remark that spans all columns."""
 

@@ -17,23 +17,7 @@ from sardonyx.records.expressions import Gate, shown
 from sardonyx.reporting import formatting as fmt
 from sardonyx.reporting.document import Document, Paragraph, Section, Table, text_column
 from sardonyx.reporting.measures import Reading, RecordKind
-from sardonyx.reporting.record_kinds import FLEET, NEEDS_TUNING, NEEDS_VERDICT, kind_of, kinds
-
-__all__ = [
-    "FLEET",
-    "NEEDS_TUNING",
-    "NEEDS_VERDICT",
-    "Baseline",
-    "Gate",
-    "JobSummary",
-    "Outcome",
-    "RecordKind",
-    "hold",
-    "kind_of",
-    "parse_all",
-    "read_baseline",
-    "summary_document",
-]
+from sardonyx.reporting.record_kinds import kinds
 
 _HOW = "a baseline is a record that `--record FILE` or `--json` of a sardonyx command wrote"
 
@@ -88,8 +72,11 @@ class Outcome(Struct, frozen=True):
     def sentence(self) -> str:
         """Return why the gate is not met, in one line."""
         value = f"{self.gate.name} is {self.measure}" if self.measure.known else f"{self.gate.name} is not a number"
+        limit = self.gate.limit
+        if limit.times is None and limit.percent and self.measure.known:
+            value += f", {shown(round(self.measure.in_percent().value, 3))}%"
         near = f", limit {self.limit}, baseline {self.baseline}" if self.baseline is not None else ""
-        return f"gate not met: {self.gate.text} ({value}{self._percentage()}{near})"
+        return f"gate not met: {self.gate.text} ({value}{near})"
 
     def described(self) -> dict[str, object]:
         """Return the result as fields of JSON; numbers that are not known are null."""
@@ -101,12 +88,6 @@ class Outcome(Struct, frozen=True):
             "limit": self.limit,
             "baseline": None if self.baseline is None else self.baseline.value,
         }
-
-    def _percentage(self) -> str:
-        limit = self.gate.limit
-        if limit.times is not None or not limit.percent or not self.measure.known:
-            return ""
-        return f", {shown(round(self.measure.in_percent().value, 3))}%"
 
 
 def parse_all(kind: RecordKind, texts: Sequence[str], baseline: Baseline | None) -> list[Gate]:
@@ -159,39 +140,25 @@ def summary_document(summary: JobSummary) -> Document:
         mark, verdict = "❌", f"{unmet} of {gates} not met"
     else:
         mark, verdict = "✅", f"{gates} met" if summary.outcomes else "done"
-    return Document(
-        title=f"{mark} {summary.title}: {verdict}",
-        level=3,
-        blocks=(Paragraph(fmt.one_line(summary.sentence)), _gates(summary.outcomes), _numbers(summary)),
-    )
-
-
-def _gates(outcomes: Sequence[Outcome]) -> Table:
-    rows = (
+    outcomes = (
         (
-            outcome.gate.text,
-            str(outcome.measure) if outcome.measure.known else "not a number",
-            outcome.limit,
-            "" if outcome.baseline is None else str(outcome.baseline),
-            "ok" if outcome.met else "❌ not met",
+            *(outcome.gate.text, str(outcome.measure) if outcome.measure.known else "not a number", outcome.limit),
+            *("" if outcome.baseline is None else str(outcome.baseline), "ok" if outcome.met else "❌ not met"),
         )
-        for outcome in outcomes
+        for outcome in summary.outcomes
     )
-    return Table.of((text_column("fails if"), "value", "limit", "baseline", text_column("")), rows)
-
-
-def _numbers(summary: JobSummary) -> Section:
-    """Return all known numbers of the record, each beside the baseline's."""
-    shown = {name: number for name, number in summary.numbers.items() if number.known and "." not in name}
-    if summary.baseline is None:
-        table = Table.of((text_column("number"), "value"), ((name, each.written) for name, each in shown.items()))
-        return Section("Numbers", (table,), folded=True)
-    rows: list[tuple[str, ...]] = []
-    for name, number in shown.items():
-        before = summary.baseline.measures.get(name)
-        beside = ("", "", "")
-        if before is not None and before.known:
-            beside = (before.written, number.change(before), number.verdict(before))
-        rows.append((name, number.written, *beside))
-    columns = (text_column("number"), "value", "baseline", "change", text_column(""))
-    return Section("Numbers", (Table.of(columns, rows),), folded=True)
+    rows: list[list[str]] = []
+    for name, number in summary.numbers.items():
+        if number.known and "." not in name:
+            rows.append([name, number.written])
+            before = None if summary.baseline is None else summary.baseline.measures.get(name)
+            if before is not None and before.known:
+                rows[-1] += [before.written, number.change(before), number.verdict(before)]
+            elif summary.baseline is not None:
+                rows[-1] += [""] * 3
+    beside = () if summary.baseline is None else ("baseline", "change", text_column(""))
+    numbers = Table.of((text_column("number"), "value", *beside), rows)
+    columns = (text_column("fails if"), "value", "limit", "baseline", text_column(""))
+    sentence = Paragraph(fmt.one_line(summary.sentence))
+    blocks = (sentence, Table.of(columns, outcomes), Section("Numbers", (numbers,), folded=True))
+    return Document(blocks, f"{mark} {summary.title}: {verdict}", level=3)

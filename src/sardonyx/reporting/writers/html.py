@@ -80,7 +80,8 @@ def _row(row: Row, content: doc.Table) -> Markup:
 
 
 def _cell(cell: Text | doc.Cell) -> Markup:
-    return Markup(_NESTED * cell.depth) + _text(cell.text) if isinstance(cell, doc.Cell) else _text(cell)
+    cell = doc.as_cell(cell)
+    return Markup(_NESTED * cell.depth) + _text(cell.text)
 
 
 def _side(right: bool) -> Markup:

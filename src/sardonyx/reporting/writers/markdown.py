@@ -96,15 +96,12 @@ def _span(span: Span) -> str:
 
 
 def _table(table: doc.Table) -> str:
-    width = len(table.columns)
     sides = ["---:" if column.right else "---" for column in table.columns]
-    body = (_row([*map(_cell, row.cells), *[""] * (width - len(row.cells))]) for row in table.rows)
+    body: list[str] = []
+    for row in table.rows:
+        cells = [_NESTED * cell.depth + _inline(cell.text) for cell in map(doc.as_cell, row.cells)]
+        body.append(_row([*cells, *[""] * (len(sides) - len(cells))]))
     return "\n".join([_row(escaped(column.heading) for column in table.columns), _row(sides), *body])
-
-
-def _cell(cell: Text | doc.Cell) -> str:
-    text, depth = (cell.text, cell.depth) if isinstance(cell, doc.Cell) else (cell, 0)
-    return _NESTED * depth + _inline(text)
 
 
 def _row(cells: Iterable[str]) -> str:

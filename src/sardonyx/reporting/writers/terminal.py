@@ -8,13 +8,13 @@ out its least important columns and then the middle of long cells until each row
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 from rich.cells import cell_len, set_cell_size
 
 from sardonyx.reporting import document as doc
-from sardonyx.reporting.document import Column, Span, Text, Tone
+from sardonyx.reporting.document import Span, Text, Tone
 from sardonyx.reporting.formatting import visible
 
 _GAP = "  "
@@ -68,76 +68,72 @@ def sentence(document: doc.Document, style: Style = PLAIN) -> str:
 
 def table_lines(table: doc.Table, style: Style = PLAIN, indent: str = _INDENT) -> list[str]:
     """Return the lines of a table: columns as wide as their contents, two spaces between them."""
-    step = _INDENT if style.width is None or _fits(table, style.width, len(indent), _INDENT) else _NARROW_INDENT
-    columns, places, widths = _fitted(table, style.width, len(indent), step)
-    headings = [
-        _shortened(_Piece.of(column.heading, PLAIN), width) for column, width in zip(columns, widths, strict=True)
-    ]
-    lines = [style.paint(Tone.FAINT, _aligned(headings, columns, widths, indent))]
+    step, width = _INDENT, None if style.width is None else style.width - len(indent)
+    contents = _content_widths(table, step)
+    if width is not None and _total(map(max, contents, _heading_widths(table))) > width:
+        step = _NARROW_INDENT
+        contents = _content_widths(table, step)
+    widths = _fitted(table, contents, width)
+
+    def aligned(cells: Sequence[Text | doc.Cell], style: Style) -> str:
+        padded: list[str] = []
+        for place, wide in widths.items():
+            piece = _shortened(_Piece.of(cells[place], style, step), wide)
+            space = " " * (wide - piece.width)
+            padded.append(space + piece.text if table.columns[place].right else piece.text + space)
+        return (indent + _GAP.join(padded)).rstrip()
+
+    lines = [style.paint(Tone.FAINT, aligned([column.heading for column in table.columns], PLAIN))]
     for row in table.rows:
         if len(row.cells) == len(table.columns):
-            pieces = [_Piece.of(row.cells[place], style, step) for place in places]
-            cells = [_shortened(piece, width) for piece, width in zip(pieces, widths, strict=True)]
-            lines.append(style.paint(row.tone, _aligned(cells, columns, widths, indent)))
-        else:
-            lines += (style.paint(row.tone, line) for line in _remark(row.cells[0], style, indent))
+            lines.append(style.paint(row.tone, aligned(row.cells, style)))
+        else:  # a remark
+            cell = doc.as_cell(row.cells[0])
+            start = indent + _INDENT * cell.depth
+            lines += (style.paint(row.tone, line) for line in _wrapped(cell.text, style, start, start + _INDENT))
     return lines
 
 
-def _remark(cell: Text | doc.Cell, style: Style, indent: str) -> list[str]:
-    """Return the lines of a row with a single cell, which spans all columns."""
-    text, depth = (cell.text, cell.depth) if isinstance(cell, doc.Cell) else (cell, 0)
-    return _wrapped(text, style, indent + _INDENT * depth, hanging=indent + _INDENT * (depth + 1))
-
-
-def _cell_widths(table: doc.Table, step: str) -> list[int]:
+def _content_widths(table: doc.Table, step: str) -> list[int]:
     full = [row.cells for row in table.rows if len(row.cells) == len(table.columns)]
     return [
-        max((_Piece.of(row[place], PLAIN, step).width for row in full), default=0)
+        max((_Piece.of(cells[place], PLAIN, step).width for cells in full), default=0)
         for place in range(len(table.columns))
     ]
 
 
-def _needed(table: doc.Table, cells: Sequence[int]) -> list[int]:
-    return [max(cell, cell_len(visible(column.heading))) for cell, column in zip(cells, table.columns, strict=True)]
+def _heading_widths(table: doc.Table) -> list[int]:
+    return [cell_len(visible(column.heading)) for column in table.columns]
 
 
-def _fits(table: doc.Table, width: int, indent: int, step: str) -> bool:
-    needed = _needed(table, _cell_widths(table, step))
-    return indent + sum(needed) + len(_GAP) * (len(needed) - 1) <= width
+def _total(widths: Iterable[int]) -> int:
+    listed = list(widths)
+    return sum(listed) + len(_GAP) * (len(listed) - 1)
 
 
-def _fitted(table: doc.Table, width: int | None, indent: int, step: str) -> tuple[list[Column], list[int], list[int]]:
-    """Return the columns that fit into a width, their places in the table, and how wide each is."""
-    cells = _cell_widths(table, step)
-    needed = _needed(table, cells)
-    places = [*range(len(needed))]
+def _fitted(table: doc.Table, contents: Sequence[int], width: int | None) -> dict[int, int]:
+    """Return how wide each column is, by its place; those that do not fit into the width are left out."""
+    columns = table.columns
+    needed = dict(enumerate(map(max, contents, _heading_widths(table))))
     if width is None:
-        return [*table.columns], places, needed
+        return needed
 
-    def excess(widths: Sequence[int]) -> int:
-        return sum(widths[place] for place in places) + len(_GAP) * (len(places) - 1) + indent - width
-
-    def least(at: int, narrowest: int) -> int:
+    def least(place: int, narrowest: int) -> int:
         """Return the least width of a column: numbers are not shortened, and a heading only if the column must stay."""
-        column = table.columns[at]
-        if column.right or column.whole:
-            return needed[at] if column.detail else min(needed[at], max(cells[at], _HEADING))
-        return min(needed[at], narrowest)
+        if columns[place].right or columns[place].whole:
+            return needed[place] if columns[place].detail else min(needed[place], max(contents[place], _HEADING))
+        return min(needed[place], narrowest)
 
-    def shortened(narrowest: int) -> list[int]:
-        """Return the least widths of all columns."""
-        return [least(at, narrowest) for at in range(len(needed))]
-
-    for level in sorted({column.detail for column in table.columns if column.detail}, reverse=True):
-        readable = shortened(_READABLE)
-        readable[0] = min(needed[0], max(readable[0], _NAME))
-        if excess(readable) > 0:
-            places = [place for place in places if table.columns[place].detail != level]
-    narrow = shortened(_NARROWEST)
-    while excess(needed) > 0 and (wide := [place for place in places if needed[place] > narrow[place]]):
-        needed[max(wide, key=lambda place: (not table.columns[place].right, place > 0, needed[place]))] -= 1
-    return [table.columns[place] for place in places], places, [needed[place] for place in places]
+    for level in sorted({column.detail for column in columns if column.detail}, reverse=True):
+        readable = {place: least(place, _READABLE) for place in needed}
+        if 0 in readable:
+            readable[0] = max(readable[0], min(needed[0], _NAME))
+        if _total(readable.values()) > width:
+            needed = {place: wide for place, wide in needed.items() if columns[place].detail != level}
+    narrow = {place: least(place, _NARROWEST) for place in needed}
+    while _total(needed.values()) > width and (wide := [place for place in needed if needed[place] > narrow[place]]):
+        needed[max(wide, key=lambda place: (not columns[place].right, place > 0, needed[place]))] -= 1
+    return needed
 
 
 class _Piece(Struct, frozen=True):
@@ -149,15 +145,14 @@ class _Piece(Struct, frozen=True):
 
     @classmethod
     def of(cls, cell: Text | doc.Cell, style: Style, step: str = _INDENT) -> _Piece:
-        text, depth = (cell.text, cell.depth) if isinstance(cell, doc.Cell) else (cell, 0)
-        indent = step * depth
-        plain = indent + _text(text, PLAIN)
-        return cls(indent + _text(text, style), plain, cell_len(plain))
+        cell = doc.as_cell(cell)
+        plain = step * cell.depth + _text(cell.text, PLAIN)
+        return cls(step * cell.depth + _text(cell.text, style), plain, cell_len(plain))
 
 
-def _shortened(piece: _Piece, width: int | None) -> _Piece:
+def _shortened(piece: _Piece, width: int) -> _Piece:
     """Return a cell that is not wider than this; the middle of a long one is left out, its indent stays."""
-    if width is None or piece.width <= width:
+    if piece.width <= width:
         return piece
     body = piece.plain.lstrip(" ")
     indent = " " * min(len(piece.plain) - len(body), max(0, width - _NARROWEST))
@@ -239,11 +234,3 @@ def _wrapped(text: Text, style: Style, start: str = "", hanging: str | None = No
             used += cell_len(word)
             is_empty_line = False
     return [*lines, line.rstrip()]
-
-
-def _aligned(cells: Sequence[_Piece], columns: Sequence[Column], widths: Sequence[int], indent: str) -> str:
-    padded: list[str] = []
-    for cell, column, width in zip(cells, columns, widths, strict=True):
-        space = " " * (width - cell.width)
-        padded.append(space + cell.text if column.right else cell.text + space)
-    return (indent + _GAP.join(padded)).rstrip()
