@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from reporting.sample_fleet import sample_fleet
 from sardonyx.records.study import Fleet
-from sardonyx.reporting.document import Document, Section, Table
+from sardonyx.reporting.document import Document, Section, Table, as_cell, spans
 from sardonyx.reporting.fleet import (
     failure_groups,
     fleet_document,
@@ -82,7 +82,7 @@ def small_fleet() -> Fleet:
 
 def _rows(part: Section | Table) -> list[tuple[object, ...]]:
     table = part if isinstance(part, Table) else next(block for block in part.blocks if isinstance(block, Table))
-    return [tuple(row.cells) for row in table.rows]
+    return [tuple(spans(as_cell(cell).text)[0].text for cell in row.cells) for row in table.rows]
 
 
 def test_every_number_of_the_summary_is_the_one_that_its_heading_says() -> None:

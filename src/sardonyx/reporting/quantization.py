@@ -253,7 +253,7 @@ def quantization_document(quantization: Quantization, view: View) -> Document:
     if choice is not None:
         blocks = (point_section(choice, view), _kept(choice, view), *(blocks if view.verbose else [loss]))
     elif quantization.risks:
-        blocks = (_risks(quantization, view), *blocks)
+        blocks = (risk_section(quantization, view), *blocks)
     title = fmt.name(quantization.source.path or "model in memory", 100)
     return Document(
         title=(title, Span(f"  to {options['to']}, target {options['target']}", Tone.FAINT)),
@@ -348,7 +348,7 @@ def _kept(choice: Choice, view: View) -> Section:
     return table_section(title, ("module", "precision", "why", "bytes"), rows, text_columns=3, most=most)
 
 
-def _risks(quantization: Quantization, view: View) -> Section:
+def risk_section(quantization: Quantization, view: View) -> Section:
     """Return the numbers that can leave the range of float16, by module; those that stay in float32 first."""
     risks = sorted(quantization.risks, key=lambda risk: not risk.kept)
     rows = ((fmt.module(r.module), "float32" if r.kept else "float16", fmt.one_line(r.reason)) for r in risks)
