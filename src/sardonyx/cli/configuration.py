@@ -21,7 +21,7 @@ from sardonyx.errors import UsageError, suggest
 
 NAMES = ("sardonyx.toml", "pyproject.toml")
 _SECTION = b"tool.sardonyx"  # a pyproject.toml without these bytes is not parsed
-_CODE = re.compile(r".+\.py:\w+", re.DOTALL)
+CODE = re.compile(r".+\.py:\w+", re.DOTALL)
 _COMMAND_LINE_ONLY = frozenset(("output", "force", "allow-code", "custom-ops", "cluster", "debug", "help"))
 # Shared options that are made for each command.
 _BUILT = ("certificate", "dry-run", "format", "only", "output", "run", "seconds", "skip", "source", "svg", "target")
@@ -91,7 +91,7 @@ def _entries(path: Path, name: str, commands: Collection[str]) -> Iterator[tuple
 def _value(option: Any, value: Any, folder: Path, place: str, context: typer.Context) -> Any:
     """Return a value as typer takes it; relative paths begin at the folder of the file."""
     listed = cast("list[Any]", value) if isinstance(value, list) else [value]
-    if any(isinstance(one, str) and _CODE.fullmatch(one) for one in listed):
+    if any(isinstance(one, str) and CODE.fullmatch(one) for one in listed):
         raise UsageError(f"{place} is code, which would run here", hint="name it on the command line")
     if "Path" in type(option.type).__name__:
         listed = [str(folder / str(one)) for one in listed]

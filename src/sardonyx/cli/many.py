@@ -13,23 +13,25 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
-from msgspec import Struct
+import typer
+import typer.main
 from msgspec.structs import replace
 
+from sardonyx.cli.configuration import CODE
 from sardonyx.cli.console import complain, live_table, note, put, style_for
 from sardonyx.cli.gates import Gating, about_all
-from sardonyx.cli.main import INTERRUPTED, run
-from sardonyx.cli.manifest import check_manifests, words_of
+from sardonyx.cli.main import INTERRUPTED, load, run
 from sardonyx.cli.options import parse_duration, parse_memory
+from sardonyx.cli.parser import callback
 from sardonyx.cli.verb import Given
 from sardonyx.errors import GateNotMet, OutputError, RuntimeFailure, UsageError, VerificationFailed, install_hint
 from sardonyx.fleet.cells import Cell, CellStore, stored_models
-from sardonyx.fleet.engines import STATUS, LocalEngine, Status, Tracker, connect, run_all
+from sardonyx.fleet.engines import STATUS, Status, Tracker, open_engine, run_all
 from sardonyx.fleet.sources import Source, digest, download, is_url
 from sardonyx.fleet.storage import Contents, Store, open_store
 from sardonyx.fleet.work import Answer, Limits, Needs, Outcome, Work, code_hash, estimated_memory
@@ -42,38 +44,85 @@ from sardonyx.reporting.fleet import MOST_ROWS, fleet_document, fleet_sentence, 
 from sardonyx.reporting.formatting import printable_json
 from sardonyx.reporting.writers import terminal
 
-SEVERITY = (0, GateNotMet.exit_code, VerificationFailed.exit_code, UsageError.exit_code, 1)  # the worst last
-_FINISHED = (0, GateNotMet.exit_code)  # exit codes of models that have a result
+_SEVERITY = (0, GateNotMet.exit_code, VerificationFailed.exit_code, UsageError.exit_code, 1)  # the worst last
+_FINISHED = (0, GateNotMet.exit_code)  # exit codes of models that have a result and whose gates were checked
 _OWN_FILES = "cells/{}.json"  # of a command: the models whose files it may replace
-SUMMARY, PAGE = "summary.json", "index.html"
-_GATED = (0, GateNotMet.exit_code)  # of models whose gates were checked
+_SUMMARY, _PAGE = "summary.json", "index.html"
 _NO_PARQUET = f"there are no Parquet files, because pyarrow is not installed; {install_hint('fleet')}"
-_WEIGHTS = ("", ".data", "_data")  # ends of the names of a model and of the usual files with its weights
 _CHANGED = "another process changed its record"
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 
+# What the command for one model gets: the options that are given for all, and those on its line of a manifest.
 
-class Shown(Struct, frozen=True):
-    """How the record of one model is shown."""
+_NOT_FOR_ONE = frozenset(
+    (
+        *("models", "reference", "candidate", "model", "source", "output", "out_dir", "workers", "cluster", "timeout"),
+        *("memory", "keep_going", "allow_code", "force", "as_json", "quiet", "verbose", "debug", "fail_if", "baseline"),
+        *("summary", "record", "run_folder", "svg"),
+    )
+)  # options of the command about many that the command about one does not get, from a manifest neither
 
-    sentence: Callable[[Any, Source], str]
-    document: Callable[[Any, Source], Document]  # the whole answer, for verbose output
+
+def _words_of(context: typer.Context) -> tuple[str, ...]:
+    """Return the options that were given on the command line and that the command for each model gets."""
+    words: list[str] = []
+    for parameter in context.command.params:
+        name = str(parameter.name)
+        value = context.params.get(name)
+        if name in _NOT_FOR_ONE or value is None or value == parameter.default:
+            continue
+        if isinstance(value, bool):
+            words.append(parameter.opts[-1] if value else parameter.secondary_opts[-1])
+            continue
+        for one in _listed(value):
+            text = str(os.path.realpath(one) if isinstance(one, Path) else getattr(one, "value", one))
+            words += (max(parameter.opts, key=len), text)
+    return tuple(words)
 
 
-class Job(Struct, frozen=True):
-    """A command about many models."""
+def _listed(value: Any) -> Sequence[Any]:
+    return cast("Sequence[Any]", value) if isinstance(value, (list, tuple)) else (value,)
 
-    given: Given
-    sources: Sequence[Source]
-    words: tuple[str, ...]  # options that the command for every model gets
-    writes: bool  # models
-    gating: Gating  # about each model
-    shown: Shown
 
-    @property
-    def verb(self) -> str:
-        """Return the name of the command."""
-        return str(self.given.context.command.name)
+def _check_manifests(context: typer.Context, sources: Iterable[Source], *, allow_code: bool) -> None:
+    """Raise an error if a manifest sets where results go, or names code although that is not allowed.
+
+    A manifest may come from somebody else, as models do.
+    """
+    for source in sources:
+        if not source.line:
+            continue
+        given = _parsed(context, source.options)
+        if source.export:
+            command, app = load("export"), typer.Typer()
+            assert command is not None, "a built-in command"
+            app.command("export")(callback(command.verb))
+            export: Any = typer.main.get_command(app)
+            given += _parsed(typer.Context(export), source.export)
+        code = [text for text in (source.location, source.candidate or "") if CODE.fullmatch(text)]
+        for parameter, value in given:
+            if parameter.name in _NOT_FOR_ONE:
+                option = max(parameter.opts, key=len)
+                hint = "give it to the command: lines have options that change the result of one model"
+                raise UsageError(f"{source.line}: a manifest cannot set {option}", hint=hint)
+            texts = map(str, _listed(value))
+            code += [text for text in texts if parameter.name == "custom_ops" or CODE.fullmatch(text)]
+        if code and not allow_code:
+            hint = "add --allow-code if you trust everything that the manifest names"
+            raise UsageError(f"{source.line}: {code[0]} is code, which would run here", hint=hint)
+
+
+def _parsed(context: typer.Context, words: Sequence[str]) -> list[tuple[Any, Any]]:
+    """Return the parameters that words of a command line set, with their values.
+
+    Words that are not valid set nothing: the command for this model says why, before it does anything.
+    """
+    try:
+        values, _, parameters = context.command.make_parser(context).parse_args(list(words))
+    except typer.TyperException:
+        return []
+    pairs = ((parameter, values.get(str(parameter.name))) for parameter in parameters)
+    return [(parameter, value) for parameter, value in pairs if value is not None and value != ()]
 
 
 # One model.
@@ -101,13 +150,15 @@ class CommandWork(Work):
         folder: str,
         *,
         writes: bool,
-        debug: bool = False,
+        debug: bool,
     ) -> None:
         self._verb, self.source, self._store, self._writes = verb, source, store, writes
         self._debug = ["--debug"] if debug else []
         self._folder = folder.rstrip("/")
+        self._model = f"{Path(source.name).name}.onnx"  # the name of its file in a folder here
         self.words = (*words, *source.options)
-        self.name, self.needs = source.name, Needs(memory=_memory(source))
+        is_here = os.path.isfile(source.location)  # otherwise its size is not known yet
+        self.name, self.needs = source.name, Needs(estimated_memory(Path(source.location)) if is_here else 0)
 
     @contextlib.contextmanager
     def scratch(self) -> Generator[Path]:
@@ -124,44 +175,48 @@ class CommandWork(Work):
 
     def compute(self, folder: Path) -> Answer:
         """Run the command; its failure is part of the answer, as is its exit code."""
-        if self.source.problem:
-            return _Done(1, "", f"error: {self.source.problem}").answer()
+        source = self.source
+        if source.problem:
+            return _answer(1, f"error: {source.problem}")
         shown: dict[str, str] = {}  # what messages and the record name instead of files of this folder
-        sources = [_local(self.source.location, folder / "source", shown, self.source.text)]
-        if self.source.candidate is not None:
-            sources.append(_local(self.source.candidate, folder / "candidate", shown, self.source.candidate_text))
-        if self.source.is_built:
-            built = folder / "source" / f"{Path(self.name).name}.onnx"
+        paths: list[str] = []
+        parts = [("source", source.location, source.text)]
+        parts += [("candidate", source.candidate, source.candidate_text)] if source.candidate is not None else []
+        for part, location, text in parts:
+            paths.append(str(folder / part / location.rpartition("/")[2]) if is_url(location) else location)
+            shown[paths[-1]] = text
+        if source.is_built:
+            built = folder / "source" / self._model
             built.parent.mkdir()
-            shown[str(built)] = self.source.text
-            done = _run(
-                ["export", self.source.location, "-o", str(built), "--json", *self._debug, *self.source.export], shown
+            shown[str(built)] = source.text
+            answer, _ = _run(
+                ["export", source.location, "-o", str(built), "--json", *self._debug, *source.export], shown
             )
-            if done.code:
-                return done.answer()
-            sources = [str(built), *sources[1:]]
-        draft = folder / "result" / f"{Path(self.name).name}.onnx"
+            if answer["code"]:
+                return answer
+            paths[0] = str(built)
+        draft = folder / "result" / self._model
         if self._writes:
             shown[str(draft)] = f"{self._folder}/{self.name}.onnx"
         output = ["-o", str(draft)] if self._writes else []
-        done = _run([self._verb, *sources, *output, "--json", *self._debug, *self.words], shown)
-        answer = done.answer()
-        if done.out:
-            record = decode(done.out, self.name)
-            answer["numbers"] = numbers_of(record)
+        answer, record = _run([self._verb, *paths, *output, "--json", *self._debug, *self.words], shown)
+        if record:
+            answer["numbers"] = numbers_of(decode(record, self.name))
             if self._store is None:
-                answer["record"] = msgspec.json.decode(done.out)
+                answer["record"] = msgspec.json.decode(record)
             else:
-                (folder / "record.json").write_text(done.out, encoding="utf-8")
-                answer["files"] = [f"{self.name}.json", *self._results(folder)]
-                paths = (folder / "record.json", *(folder / "result" / Path(name).name for name in answer["files"][1:]))
-                answer["contents"] = list(map(Contents.of, paths))
+                (folder / "record.json").write_text(record, encoding="utf-8")
+                results = self._results(folder)
+                files = (folder / "record.json", *(folder / "result" / Path(name).name for name in results))
+                answer["files"], answer["contents"] = [f"{self.name}.json", *results], list(map(Contents.of, files))
         return answer
 
     def _results(self, folder: Path) -> list[str]:
         """Return the names of the model and its weights in the store, the model last."""
-        parent, model = str(Path(self.name).parent), f"{Path(self.name).name}.onnx"
-        names = sorted((path.name for path in (folder / "result").iterdir()), key=lambda name: (name == model, name))
+        parent = str(Path(self.name).parent)
+        names = sorted(
+            (path.name for path in (folder / "result").iterdir()), key=lambda name: (name == self._model, name)
+        )
         return [name if parent == "." else f"{parent}/{name}" for name in names]
 
     def publish(self, folder: Path, answer: Answer) -> None:
@@ -176,71 +231,51 @@ class CommandWork(Work):
         self._store.upload(folder / "record.json", f"{self.name}.json")
 
 
-def _local(location: str, folder: Path, shown: dict[str, str], text: str) -> str:
-    """Return the path of a model, and note how it is shown."""
-    path = str(folder / location.rpartition("/")[2]) if is_url(location) else location
-    shown[path] = text
-    return path
-
-
-class _Done(Struct, frozen=True):
-    """What a command printed, and its exit code."""
-
-    code: int
-    out: str
-    err: str
-
-    def answer(self) -> Answer:
-        """Return the exit code, the first error and the hint after it."""
-        lines = iter([_COLOR.sub("", line) for line in self.err.splitlines()])
-        error = next((line for line in lines if line.startswith("error: ")), "")
-        hint = next((line for line in lines if line.startswith("hint: ")), "")
-        return {
-            "code": self.code,
-            "error": error.removeprefix("error: "),
-            "hint": hint.removeprefix("hint: ") or None,
-            "numbers": {},
-        }
-
-
-def _run(words: Sequence[str], shown: dict[str, str]) -> _Done:
-    """Run a command line in this process; what it prints names the files of the user."""
+def _run(words: Sequence[str], shown: dict[str, str]) -> tuple[Answer, str]:
+    """Run a command line in this process; return its answer, and what it printed, which names the files of the user."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = run(words, configured=False)  # the words say what a file with defaults set
         if code == INTERRUPTED:  # not by the user: Ctrl-C does not reach this process
             code = 1
             complain(RuntimeFailure("the model's code raised KeyboardInterrupt"))
-    texts = [out.getvalue(), err.getvalue()]
+    printed, messages = out.getvalue(), err.getvalue()
     for path, text in sorted(shown.items(), key=lambda entry: -len(entry[0])):
-        texts[0] = texts[0].replace(_quoted(path), _quoted(text))
-        texts[1] = texts[1].replace(path, text)
-    sys.stderr.write(texts[1])
-    return _Done(code, texts[0].strip(), texts[1])
+        old, new = (encode_json(each).decode()[1:-1] for each in (path, text))  # as they are in a JSON string
+        printed, messages = printed.replace(old, new), messages.replace(path, text)
+    sys.stderr.write(messages)
+    return _answer(code, messages), printed.strip()
 
 
-def _quoted(text: str) -> str:
-    """Return a text as it is inside a JSON string."""
-    return encode_json(text).decode()[1:-1]
-
-
-def _memory(source: Source) -> int:
-    """Return the estimated peak in bytes; 0 if the size of the model is not known yet."""
-    sizes = [os.path.getsize(path) for end in _WEIGHTS if os.path.isfile(path := source.location + end)]
-    return estimated_memory(sum(sizes)) if sizes else 0
+def _answer(code: int, messages: str) -> Answer:
+    """Return the exit code, the first error and the hint after it."""
+    lines = iter(_COLOR.sub("", messages).splitlines())
+    error, hint = (
+        next((line.removeprefix(head) for line in lines if line.startswith(head)), "") for head in ("error: ", "hint: ")
+    )
+    return {"code": code, "error": error, "hint": hint or None, "numbers": {}}
 
 
 # All models.
 
 
-def run_many(given: Given, sources: Sequence[Source], gating: Gating, shown: Shown, *, writes: bool) -> int:
+def run_many(
+    given: Given,
+    sources: Sequence[Source],
+    gating: Gating,
+    sentence: Callable[[Any, Source], str],
+    document: Callable[[Any, Source], Document],
+    *,
+    writes: bool,
+) -> int:
     """Run a command about many models, write and print the summary, and return the exit code of the worst.
 
     Args:
         given: the options of the command.
         sources: the models.
         gating: the gates for each model.
-        shown: how its record is shown.
+        sentence: returns the record of one model in a line.
+        document: returns the whole answer about one model, for verbose output.
         writes: whether the command writes models.
 
     Raises:
@@ -248,14 +283,13 @@ def run_many(given: Given, sources: Sequence[Source], gating: Gating, shown: Sho
         OutputError: a file exists that the command has not written.
     """
     given.reject("workers", "cluster")
-    check_manifests(given.context, sources, allow_code=given.allow_code)
+    _check_manifests(given.context, sources, allow_code=given.allow_code)
     gating_all = Gating.of("fleet", about_all(given.fail_if), None, None)
-    job = Job(given, sources, words_of(given.context), writes, gating, shown)
     store = None if given.out_dir is None else open_store(given.out_dir)
+    results = _Results(given, sources, store, writes=writes)
     if store is not None:
-        _check_destinations(job, store)
+        results.check_destinations(store)
     start = time.monotonic()
-    results = _Results(job, store)
     try:
         with live_table(not given.quiet) as report:
             results.run(report)
@@ -263,104 +297,93 @@ def run_many(given: Given, sources: Sequence[Source], gating: Gating, shown: Sho
         if given.out_dir is not None:
             note(f"finished models are in {given.out_dir}: repeat the command to continue")
         raise
-    fleet = results.fleet(time.monotonic() - start)
-    fleet = replace(fleet, models=tuple(replace(row, code=_gated(job, row, results)) for row in fleet.models))
+    fleet, codes = results.fleet(time.monotonic() - start), list[int]()
+    for index, row in enumerate(fleet.models):
+        record = results.record(index) if gating.kind is not None else None
+        if record is None:
+            codes.append(row.code)
+        else:
+            line = sentence(record, sources[index])
+            codes.append(gating.outcome(record, line, failed=row.code, label=f"{row.source}: "))
+    rows = (replace(row, code=code) for row, code in zip(fleet.models, codes, strict=True))
+    fleet = replace(fleet, models=tuple(rows))
     if store is not None:
         fleet = _write_summary(fleet, store)
-    _show(job, fleet, results)
-    code = max((row.code for row in fleet.models), key=_severity)
-    return max(code, gating_all.outcome(fleet, fleet_sentence(fleet)), key=_severity)
-
-
-def _severity(code: int) -> int:
-    return SEVERITY.index(code) if code in SEVERITY else len(SEVERITY)
-
-
-def _gated(job: Job, row: ModelRow, results: _Results) -> int:
-    """Return the exit code of a model after its gates were checked."""
-    record = results.record(row) if job.gating.kind is not None else None
-    if record is None:
-        return row.code
-    sentence = job.shown.sentence(record, results.source(row))
-    return job.gating.outcome(record, sentence, failed=row.code, label=f"{row.source}: ")
-
-
-def _check_destinations(job: Job, store: Store) -> None:
-    """Raise an error if a result would replace a source, or a file that the command has not written."""
-    sources = [source for source in job.sources if not source.problem]
-    for source in sources:
-        target = store.path(f"{source.name}.onnx")
-        if job.writes and target is not None and os.path.realpath(target) == os.path.realpath(source.location):
-            hint = "name another folder; no input is overwritten"
-            raise UsageError(f"--out-dir is the folder of {source.text}", hint=hint)
-    own_files = _OWN_FILES.format(job.verb)
-    known = store.read(own_files)
-    names = {source.name for source in sources}
-    own = _own_models(store, job.verb, known, names)
-    if not job.given.force:
-        taken = sorted({f"{name}{end}" for name in names - own for end in (".onnx", ".json")} & set(store.names()))
-        if taken:
-            hint = "choose another folder, or overwrite it with --force"
-            raise OutputError(f"{job.given.out_dir}/{taken[0]} exists", hint=hint)
-    if (encoded := msgspec.json.encode(sorted(own | names))) != known:
-        store.write(own_files, encoded)
-
-
-def _own_models(store: Store, verb: str, known: bytes | None, names: set[str]) -> set[str]:
-    """Return the models of earlier runs; if the list of them is damaged, which of these have a stored cell."""
-    if known is None:
-        return set()
-    try:
-        return set(msgspec.json.decode(known, type=list[str]))
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return stored_models(store, verb, names)
+    results.show(fleet, gating, document)
+    codes.append(gating_all.outcome(fleet, fleet_sentence(fleet)))
+    return max(codes, key=lambda code: _SEVERITY.index(code) if code in _SEVERITY else len(_SEVERITY))
 
 
 class _Results:
     """The outcome of every model: found in the folder, or computed now and stored there."""
 
-    def __init__(self, job: Job, store: Store | None) -> None:
-        self._job, self._store = job, store
-        folder, debug = job.given.out_dir or "", job.given.debug
+    def __init__(self, given: Given, sources: Sequence[Source], store: Store | None, *, writes: bool) -> None:
+        self._given, self._sources, self._store, self._writes = given, sources, store, writes
+        self._verb = str(given.context.command.name)
+        self._words = _words_of(given.context)  # that the command for every model gets
+        folder, debug = given.out_dir or "", given.debug
         self._works = [
-            CommandWork(job.verb, source, job.words, store, folder, writes=job.writes, debug=debug)
-            for source in job.sources
+            CommandWork(self._verb, source, self._words, store, folder, writes=writes, debug=debug)
+            for source in sources
         ]
-        self._places = {source.name: place for place, source in enumerate(job.sources)}
         self._outcomes: dict[int, tuple[Outcome, bool]] = {}
-        self._cells = None if store is None else CellStore(store, code_hash())
+        self._cells: CellStore | None = None
         self._digests: dict[int, str | None] = {}
         self._files: dict[str, str] = {}  # hashes of the files that options name
 
+    def check_destinations(self, store: Store) -> None:
+        """Raise an error if a result would replace a source, or a file that the command has not written."""
+        sources = [source for source in self._sources if not source.problem]
+        for source in sources:
+            target = store.path(f"{source.name}.onnx")
+            if self._writes and target is not None and os.path.realpath(target) == os.path.realpath(source.location):
+                hint = "name another folder; no input is overwritten"
+                raise UsageError(f"--out-dir is the folder of {source.text}", hint=hint)
+        own_files = _OWN_FILES.format(self._verb)
+        known = store.read(own_files)
+        names = {source.name for source in sources}
+        try:
+            own = set(msgspec.json.decode(known, type=list[str])) if known is not None else set[str]()
+        except (msgspec.MsgspecError, UnicodeDecodeError):  # damaged
+            own = stored_models(store, self._verb, names)
+        if not self._given.force:
+            taken = sorted({f"{name}{end}" for name in names - own for end in (".onnx", ".json")} & set(store.names()))
+            if taken:
+                hint = "choose another folder, or overwrite it with --force"
+                raise OutputError(f"{self._given.out_dir}/{taken[0]} exists", hint=hint)
+        if (encoded := msgspec.json.encode(sorted(own | names))) != known:
+            store.write(own_files, encoded)
+
     def run(self, report: Callable[[Status], object] | None) -> None:
         """Run all models; without `keep_going`, until one fails."""
-        options = self._job.given
+        options, store = self._given, self._store
         memory = parse_memory(options.memory)
-        engine = LocalEngine(options.workers, memory) if options.cluster is None else connect(options.cluster)
+        engine = open_engine(options.workers, memory, options.cluster)
         if engine.address:
             note(f"dashboard: {engine.address}")
-        store = self._store
         tracker = Tracker(report, store and (lambda data: store.write(STATUS, data)), engine)
         tracker.expect(len(self._works))
         limits = Limits(options.timeout and parse_duration(options.timeout), memory, code_hash())
-        if self._cells is not None:
+        if store is not None:
+            self._cells = CellStore(store, code_hash())
             self._cells.load((self._cell(index), self._digest(index) or "") for index in range(len(self._works)))
         with contextlib.closing(engine):
             try:
                 for one in run_all(self._works, engine, limits, self._find, tracker.refresh):
-                    if one.outcome is not None:
-                        one = replace(one, outcome=_with_reason(one.outcome))
-                    tracker.update(self._works[one.index].name, one)
-                    if one.outcome is not None:
-                        self._keep(one.index, one.outcome, found=one.found)
-                        if one.outcome.reason is not None and not options.keep_going:
+                    outcome = one.outcome
+                    if outcome is not None and (answer := outcome.answer) and answer["code"] not in _FINISHED:
+                        outcome = replace(outcome, reason=answer["error"] or f"exit code {answer['code']}")
+                    tracker.update(self._works[one.index].name, replace(one, outcome=outcome))
+                    if outcome is not None:
+                        self._keep(one.index, outcome, found=one.found)
+                        if outcome.reason is not None and not options.keep_going:
                             break
             finally:
                 tracker.end()
 
     def _keep(self, index: int, outcome: Outcome, *, found: bool) -> None:
         self._outcomes[index] = outcome, found
-        if self._job.given.debug and outcome.log:
+        if self._given.debug and outcome.log:
             note(outcome.log.rstrip())
         if self._cells is not None and not found:
             stored = outcome if outcome.reason is None else replace(outcome, answer=None)  # so that it is tried again
@@ -386,12 +409,12 @@ class _Results:
                 self._files[word] = (digest(word) if os.path.isfile(word) else None) or ""
         files = {word: self._files[word] for word in work.words if self._files[word]}
         plain = msgspec.json.decode(encode_json(options | {"files": files}))  # names of files may not be UTF-8
-        return Cell(self._job.verb, source.name, "", plain)
+        return Cell(self._verb, source.name, "", plain)
 
     def _digest(self, index: int) -> str | None:
         """Return a hash of the bytes of a model, computed when it is needed first; None if it cannot be read."""
         if index not in self._digests:
-            source = self._works[index].source
+            source = self._sources[index]
             parts = [digest(location) for location in filter(None, (source.location, source.candidate))]
             self._digests[index] = None if None in parts else "+".join(filter(None, parts))
         return self._digests[index]
@@ -399,20 +422,18 @@ class _Results:
     def fleet(self, seconds: float) -> Fleet:
         """Return the summary."""
         machines = list(dict.fromkeys(outcome.machine for outcome, _ in self._outcomes.values() if outcome.machine))
-        job = self._job
         return Fleet(
-            command=job.verb,
-            options=job.words,
+            command=self._verb,
+            options=self._words,
             environment=environment(),
-            folder=job.given.out_dir,
+            folder=self._given.out_dir,
             machines=tuple(machines),
             models=tuple(self._row(index, machines) for index in range(len(self._works))),
             seconds=round(seconds, 3),
         )
 
     def _row(self, index: int, machines: Sequence[str]) -> ModelRow:
-        work = self._works[index]
-        source = work.source
+        source = self._sources[index]
         if index not in self._outcomes:
             return ModelRow(source.name, source.text, "not run")
         outcome, found = self._outcomes[index]
@@ -426,49 +447,72 @@ class _Results:
             answer.get("hint"),
             round(outcome.seconds, 3),
             outcome.peak,
-            work.needs.memory,
+            self._works[index].needs.memory,
             outcome.attempts,
             machines.index(outcome.machine) if outcome.machine else None,
             tuple(answer.get("files", ())),
             answer.get("numbers", {}),
         )
 
-    def source(self, row: ModelRow) -> Source:
-        """Return the model of a row."""
-        return self._job.sources[self._places[row.name]]
-
-    def record(self, row: ModelRow) -> Record | None:
+    def record(self, index: int) -> Record | None:
         """Return the record of a model; None if it has none."""
-        data = self.encoded(row)
-        return None if data is None else decode(data, row.name)
+        data = self._encoded(index)
+        return None if data is None else decode(data, self._sources[index].name)
 
-    def encoded(self, row: ModelRow) -> bytes | None:
-        """Return the record of a model as JSON; None if it has none."""
-        if not row.has_result:
+    def _encoded(self, index: int) -> bytes | None:
+        answer = (self._outcomes[index][0].answer if index in self._outcomes else None) or {}
+        if not answer.get("numbers"):
             return None
-        answer = self._outcomes[self._places[row.name]][0].answer or {}
         if self._store is None:
             return msgspec.json.encode(answer["record"])
-        name = f"{row.name}.json"
+        name = f"{self._sources[index].name}.json"
         data = self._store.read(name)
         written = _contents(answer)[name].sha256
         return data if data is not None and hashlib.sha256(data).hexdigest() == written else None
+
+    def show(self, fleet: Fleet, gating: Gating, shown: Callable[[Any, Source], Document]) -> None:
+        """Print the table, or a JSON list, and the errors."""
+        style, options, folder = style_for(sys.stdout), self._given, (fleet.folder or "").rstrip("/")
+        where = "" if fleet.folder is None else f"results in {fleet.folder} (open {folder}/{_PAGE})"
+        document = fleet_document(fleet, where=where)
+        if options.as_json:
+            put("[")
+            for index, row in enumerate(fleet.models):
+                put(("," if index else "") + printable_json(self._entry(index, row, gating)))
+            put("]\n")
+        elif options.quiet:
+            put(terminal.sentence(document, style))
+        else:
+            for index, source in enumerate(self._sources if options.verbose else ()):
+                if (record := self.record(index)) is not None:
+                    put(terminal.write(shown(record, source), style) + "\n")
+            put(terminal.write(document, style))
+        for text in fleet.notes:
+            note(f"note: {text}")
+        if len(fleet.models) > MOST_ROWS:  # the table has no row for each
+            failed = sum(row.status == "failed" for row in fleet.models)
+            lists = f"{folder}/tables/failures.csv lists them" if folder else None
+            if failed:
+                complain(RuntimeFailure(f"{failed} of {len(fleet.models)} models failed", hint=lists))
+            return
+        for row in fleet.models:
+            if row.reason:
+                named = row.source in row.reason or row.name in row.reason
+                complain(RuntimeFailure(row.reason if named else f"{row.source}: {row.reason}", hint=row.hint))
+
+    def _entry(self, index: int, row: ModelRow, gating: Gating) -> bytes:
+        """Return the record of a model with its gates, or an object with the path and the error of one that failed."""
+        data = self._encoded(index)
+        if data is not None:
+            checked = gating.gates and row.code in _FINISHED
+            return gating.with_results(data, self.record(index)) if checked else data
+        why = row.reason or (_CHANGED if row.has_result else "")
+        return msgspec.json.encode({"path": row.source, "error": why, "hint": row.hint, "exit_code": row.code})
 
 
 def _contents(answer: Answer) -> dict[str, Contents]:
     """Return what the files of a result contained when they were written, by name."""
     return dict(zip(answer.get("files", ()), msgspec.convert(answer.get("contents", ()), list[Contents]), strict=True))
-
-
-def _with_reason(outcome: Outcome) -> Outcome:
-    """Return an outcome with the error of the command as its reason, if the command failed."""
-    answer = outcome.answer
-    if answer is None or answer["code"] in _FINISHED:
-        return outcome
-    return replace(outcome, reason=answer["error"] or f"exit code {answer['code']}")
-
-
-# The summary.
 
 
 def _write_summary(fleet: Fleet, store: Store) -> Fleet:
@@ -484,55 +528,6 @@ def _write_summary(fleet: Fleet, store: Store) -> Fleet:
         if has_parquet():
             files[f"tables/{table.name}.parquet"] = write_parquet(table.columns, table.rows)
     page = render_fleet(fleet, tuple(files)).encode()
-    for name, data in {**files, SUMMARY: fleet.to_json() + b"\n", PAGE: page}.items():
+    for name, data in {**files, _SUMMARY: fleet.to_json() + b"\n", _PAGE: page}.items():
         store.write(name, data)
     return fleet
-
-
-# What is printed.
-
-
-def _show(job: Job, fleet: Fleet, results: _Results) -> None:
-    """Print the table, or a JSON list, and the errors."""
-    style, options = style_for(sys.stdout), job.given
-    folder = options.out_dir
-    where = "" if folder is None else f"results in {folder} (open {folder.rstrip('/')}/{PAGE})"
-    document = fleet_document(fleet, where=where)
-    if options.as_json:
-        put("[")
-        for place, row in enumerate(fleet.models):
-            put(("," if place else "") + printable_json(_entry(row, results, job.gating)))
-        put("]\n")
-    elif options.quiet:
-        put(terminal.sentence(document, style))
-    else:
-        for row in fleet.models if options.verbose else ():
-            if (record := results.record(row)) is not None:
-                put(terminal.write(job.shown.document(record, results.source(row)), style) + "\n")
-        put(terminal.write(document, style))
-    for text in fleet.notes:
-        note(f"note: {text}")
-    _complain(fleet)
-
-
-def _complain(fleet: Fleet) -> None:
-    """Print the errors of some models, or how many failed if the table has their reasons."""
-    if len(fleet.models) > MOST_ROWS:
-        failed = sum(row.status == "failed" for row in fleet.models)
-        lists = None if fleet.folder is None else f"{fleet.folder.rstrip('/')}/tables/failures.csv lists them"
-        if failed:
-            complain(RuntimeFailure(f"{failed} of {len(fleet.models)} models failed", hint=lists))
-        return
-    for row in fleet.models:
-        if row.reason:
-            named = row.source in row.reason or row.name in row.reason
-            complain(RuntimeFailure(row.reason if named else f"{row.source}: {row.reason}", hint=row.hint))
-
-
-def _entry(row: ModelRow, results: _Results, gating: Gating) -> bytes:
-    """Return the record of a model with its gates, or an object with the path and the error of one that failed."""
-    data = results.encoded(row)
-    if data is not None:
-        return gating.with_results(data, results.record(row)) if gating.gates and row.code in _GATED else data
-    why = row.reason or (_CHANGED if row.has_result else "")
-    return msgspec.json.encode({"path": row.source, "error": why, "hint": row.hint, "exit_code": row.code})

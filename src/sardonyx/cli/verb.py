@@ -354,11 +354,9 @@ class Given:
         writes: bool,
     ) -> int:
         """Run the command for each of many models; `writes`: it writes a model."""
-        from sardonyx.cli.many import Shown, run_many
+        from sardonyx.cli.many import run_many
 
         view = View(True, self._values.get("depth"))
-        shows = Shown(
-            sentence or (lambda record, _: self.verb.sentence(record)),
-            document or (lambda record, _: self.verb.document(record, view)),
-        )
-        return run_many(self, sources, self._gating, shows, writes=writes)
+        sentence = sentence or (lambda record, _: self.verb.sentence(record))
+        document = document or (lambda record, _: self.verb.document(record, view))
+        return run_many(self, sources, self._gating, sentence, document, writes=writes)

@@ -234,6 +234,15 @@ def _answer(answer: Future[Outcome], ended: Any) -> None:
         answer.set_result(outcome)
 
 
+def open_engine(
+    workers: int | None, memory: int | None, cluster: str | None, executor: Executor | None = None
+) -> Engine:
+    """Return a Dask cluster, an executor, or otherwise processes of this machine: see `LocalEngine`."""
+    if cluster is not None:
+        return connect(cluster)
+    return LocalEngine(workers, memory) if executor is None else ExecutorEngine(executor)
+
+
 def connect(cluster: str) -> DaskEngine:
     """Connect to a Dask cluster.
 

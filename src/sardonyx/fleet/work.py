@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import glob
 import hashlib
 import os
 import platform
@@ -41,12 +42,13 @@ class Needs(Struct, frozen=True):
     timed: bool = False  # must run alone on the machine
 
 
-def estimated_memory(weights: int) -> int:
+def estimated_memory(model: Path) -> int:
     """Return an estimate of the peak memory of optimizing and verifying a model, from the bytes of its files.
 
     Two sessions of the runtime each hold the weights and their activations; the libraries need the rest.
     """
-    return 400_000_000 + 4 * weights
+    files = (model, *model.parent.glob(f"{glob.escape(model.name)}*data"))
+    return 400_000_000 + 4 * sum(file.stat().st_size for file in files if file.is_file())
 
 
 class Outcome(Struct, frozen=True):

@@ -80,6 +80,19 @@ def test_alone_and_without_match_runs_of_the_pipeline(subject: Subject) -> None:
     assert "eliminate-identity" in alone
 
 
+def test_a_pass_whose_work_another_one_does_is_listed(tmp_path: Path) -> None:
+    text = """<ir_version: 9, opset_import: ["" : 18]>
+    g (float[n,6] x) => (float[n,6] y) <int64 one = {1}, int64[1] axes = {0}, int64[1] rest = {-1}> {
+      s = Shape(x)  d = Gather(s, one)  u = Unsqueeze(d, axes)  c = Concat<axis = 0>(rest, u)  y = Reshape(x, c)
+    }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "size.onnx")
+    subject = Subject("size", tmp_path / "size.onnx")
+    graphs = Attribution().run(Attribution().cells(subject, StudyOptions())[0], subject)
+    entries = {each["name"]: each for each in graphs["passes"]}
+    assert entries["fold-shapes"]["within"]["rewrites"]
+    assert entries["fuse-shape-gather"]["alone"]["rewrites"] > entries["fuse-shape-gather"]["within"]["rewrites"] == 0
+
+
 @pytest.mark.slow
 def test_only_graphs_that_differ_are_timed(subject: Subject) -> None:
     answers = answered(subject)

@@ -7,13 +7,15 @@ baseline that an encoding would have to beat.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+import onnx.parser
+from onnx import helper, numpy_helper
 
 from sardonyx.common.temporary import temporary_folder
 from sardonyx.errors import RuntimeFailure
@@ -25,113 +27,72 @@ from sardonyx.runtime import Session
 from sardonyx.runtime.timed import Level, Settings, TimedModel
 from sardonyx.verbs.study.experiment import Answer, Answers, Experiment, StudyOptions, Subject, Tables, several
 
-_SHAPE = (1, 3, 12, 12)
-_CUSTOM = "ai.example.fused"  # a domain that no runtime knows
-_MICROSOFT = "com.microsoft"
-
-
-def _conv(**attributes: Any) -> onnx.NodeProto:
-    return helper.make_node("Conv", ["x", "w", "b"], ["c"], "conv", pads=[1, 1, 1, 1], **attributes)
-
-
-def _fused(activation: str, **attributes: Any) -> onnx.NodeProto:
-    return helper.make_node(
-        "FusedConv", ["x", "w", "b"], ["y"], "conv",
-        domain=_MICROSOFT, pads=[1, 1, 1, 1], activation=activation, **attributes,
-    )  # fmt: skip
-
-
-def _relu() -> onnx.NodeProto:
-    return helper.make_node("Relu", ["c"], ["y"], "relu")
-
-
-def _model(
-    nodes: Sequence[onnx.NodeProto],
-    constants: Mapping[str, np.ndarray[Any, np.dtype[Any]]] | None = None,
-    functions: Sequence[onnx.FunctionProto] = (),
-) -> onnx.ModelProto:
-    rng = np.random.default_rng(0)
-    weight = 0.3 * rng.standard_normal((4, 3, 3, 3))
-    numbers: dict[str, Any] = {"w": weight.astype(np.float32), "b": rng.standard_normal(4).astype(np.float32)}
-    initializers = [numpy_helper.from_array(array, name) for name, array in (numbers | dict(constants or {})).items()]
-    graph = helper.make_graph(
-        list(nodes), "conv_relu",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, _SHAPE)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, (1, 4, 12, 12))],
-        initializers,
-    )  # fmt: skip
-    domains = {"": 17} | {node.domain: 1 for node in nodes if node.domain}
-    opsets = [helper.make_opsetid(domain, version) for domain, version in domains.items()]
-    return helper.make_model(graph, ir_version=10, opset_imports=opsets, functions=list(functions))
-
-
-def _last(node: onnx.NodeProto) -> onnx.NodeProto:
-    """Return the node with the output of the graph as its output."""
-    node.output[0] = "y"
-    return node
-
-
-def _attribute(name: str, *, keeps_relu: bool) -> onnx.ModelProto:
-    conv = _conv(**{name: "Relu"})
-    return _model([conv, _relu()] if keeps_relu else [_last(conv)])
-
-
-def _metadata(*, keeps_relu: bool) -> onnx.ModelProto:
-    conv = _conv()
-    conv.metadata_props.add(key="activation", value="Relu")
-    return _model([conv, _relu()] if keeps_relu else [_last(conv)])
-
-
-def _after(op_type: str, **constants: float) -> onnx.ModelProto:
-    """Return Conv → another operator, with scalars as its other inputs."""
-    scalars = {name: np.array(value, np.float32) for name, value in constants.items()}
-    return _model([_conv(), helper.make_node(op_type, ["c", *scalars], ["y"], "after")], scalars)
-
-
-def _with_fused(activation: str, *parameters: float) -> onnx.ModelProto:
-    return _model([_fused(activation, **({"activation_params": list(parameters)} if parameters else {}))])
-
-
-_CALL = helper.make_node("ConvRelu", ["x", "w", "b"], ["y"], "fused", domain=_CUSTOM)
-
-
-def _function() -> onnx.ModelProto:
-    """Return a model of one node, whose operator is a function of the model."""
-    inner = [_conv(), _relu()]
-    body = helper.make_function(_CUSTOM, "ConvRelu", ["x", "w", "b"], ["y"], inner, [helper.make_opsetid("", 17)])
-    return _model([_CALL], functions=[body])
-
-
 REFERENCE = "Conv → Relu"
 _HARD = "Conv → HardSigmoid(0.2, 0.5)"
 OTHER_REFERENCE = {_HARD: _HARD, "com.microsoft FusedConv, activation HardSigmoid(0.2, 0.5)": _HARD}
-ENCODINGS: Mapping[str, Callable[[], onnx.ModelProto]] = {
-    REFERENCE: lambda: _model([_conv(), _relu()]),
-    "Conv with the attribute activation, no Relu": lambda: _attribute("activation", keeps_relu=False),
-    "Conv with the attribute activation_hint → Relu": lambda: _attribute("activation_hint", keeps_relu=True),
-    "Conv with the attribute __activation, no Relu": lambda: _attribute("__activation", keeps_relu=False),
-    "Conv with the attribute __activation → Relu": lambda: _attribute("__activation", keeps_relu=True),
-    "Conv with metadata, no Relu": lambda: _metadata(keeps_relu=False),
-    "Conv with metadata → Relu": lambda: _metadata(keeps_relu=True),
-    "Conv → Clip(0, ∞)": lambda: _after("Clip", low=0.0, high=float("inf")),
-    "Conv → Clip(0)": lambda: _after("Clip", low=0.0),
-    "Conv → Max(0)": lambda: _after("Max", zero=0.0),
-    "Conv → PRelu(0)": lambda: _after("PRelu", slope=0.0),
-    _HARD: lambda: _model([_conv(), helper.make_node("HardSigmoid", ["c"], ["y"], "after", alpha=0.2, beta=0.5)]),
-    "com.microsoft FusedConv, activation Relu": lambda: _with_fused("Relu"),
-    "com.microsoft FusedConv, activation Clip(0, 3.4e38)": lambda: _with_fused("Clip", 0.0, 3.4e38),
-    "com.microsoft FusedConv, activation LeakyRelu(0)": lambda: _with_fused("LeakyRelu", 0.0),
-    "com.microsoft FusedConv, activation HardSigmoid(0.2, 0.5)": lambda: _with_fused("HardSigmoid", 0.2, 0.5),
-    "com.microsoft FusedConv, activation Gelu": lambda: _with_fused("Gelu"),
-    "a function of the model itself": _function,
-    "an operator of a domain that the runtime does not know": lambda: _model([_CALL]),
+_OWN_FUNCTION = "a function of the model itself"
+_PADS = "pads = [1, 1, 1, 1]"
+_CONV = f"[conv] c = Conv<{_PADS}>(x, w, b)"
+_CALL = "[fused] y = ai.example.fused.ConvRelu(x, w, b)"  # of a domain that no runtime knows
+
+
+def _conv(output: str, attribute: str) -> str:
+    return f'[conv] {output} = Conv<{_PADS}, {attribute} = "Relu">(x, w, b)'
+
+
+def _fused(activation: str, parameters: str = "") -> str:
+    more = f", activation_params = [{parameters}]" if parameters else ""
+    return f'[conv] y = com.microsoft.FusedConv<{_PADS}, activation = "{activation}"{more}>(x, w, b)'
+
+
+ENCODINGS: Mapping[str, str] = {  # as nodes in the textual syntax of ONNX
+    REFERENCE: f"{_CONV} [relu] y = Relu(c)",
+    "Conv with the attribute activation, no Relu": _conv("y", "activation"),
+    "Conv with the attribute activation_hint → Relu": f"{_conv('c', 'activation_hint')} [relu] y = Relu(c)",
+    "Conv with the attribute __activation, no Relu": _conv("y", "__activation"),
+    "Conv with the attribute __activation → Relu": f"{_conv('c', '__activation')} [relu] y = Relu(c)",
+    "Conv with metadata, no Relu": f"[conv] y = Conv<{_PADS}>(x, w, b)",
+    "Conv with metadata → Relu": f"{_CONV} [relu] y = Relu(c)",
+    "Conv → Clip(0, ∞)": f"{_CONV} [after] y = Clip(c, zero, infinity)",
+    "Conv → Clip(0)": f"{_CONV} [after] y = Clip(c, zero)",
+    "Conv → Max(0)": f"{_CONV} [after] y = Max(c, zero)",
+    "Conv → PRelu(0)": f"{_CONV} [after] y = PRelu(c, zero)",
+    _HARD: f"{_CONV} [after] y = HardSigmoid<alpha = 0.2, beta = 0.5>(c)",
+    "com.microsoft FusedConv, activation Relu": _fused("Relu"),
+    "com.microsoft FusedConv, activation Clip(0, 3.4e38)": _fused("Clip", "0.0, 3.4e38"),
+    "com.microsoft FusedConv, activation LeakyRelu(0)": _fused("LeakyRelu", "0.0"),
+    "com.microsoft FusedConv, activation HardSigmoid(0.2, 0.5)": _fused("HardSigmoid", "0.2, 0.5"),
+    "com.microsoft FusedConv, activation Gelu": _fused("Gelu"),
+    _OWN_FUNCTION: _CALL,
+    "an operator of a domain that the runtime does not know": _CALL,
 }
+_FUNCTION = f"""<domain: "ai.example.fused", opset_import: ["": 17]>
+ConvRelu (x, w, b) => (y) {{ {ENCODINGS[REFERENCE]} }}"""
+
+
+def model(encoding: str) -> onnx.ModelProto:
+    """Return a model of one encoding, with a random weight and bias."""
+    text = f"conv_relu (float[1,3,12,12] x) => (float[1,4,12,12] y) {{ {ENCODINGS[encoding]} }}"
+    graph = onnx.parser.parse_graph(text)
+    rng = np.random.default_rng(0)
+    numbers: dict[str, Any] = {"w": 0.3 * rng.standard_normal((4, 3, 3, 3)), "b": rng.standard_normal(4)}
+    numbers |= {"zero": 0.0, "infinity": np.inf}
+    used = {name for node in graph.node for name in node.input}
+    constants = {name: np.asarray(number, np.float32) for name, number in numbers.items() if name in used}
+    graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in constants.items())
+    if "metadata" in encoding:
+        graph.node[0].metadata_props.add(key="activation", value="Relu")
+    domains = {"": 17} | {node.domain: 1 for node in graph.node if node.domain}
+    opsets = [helper.make_opsetid(domain, version) for domain, version in domains.items()]
+    functions = [onnx.parser.parse_function(_FUNCTION)] if encoding == _OWN_FUNCTION else []
+    return helper.make_model(graph, ir_version=10, opset_imports=opsets, functions=functions)
 
 
 LEVELS = ("off", "basic", "extended", "all")
 _SEEDS = 3
 _ARROW = " → "
 _RUNS = ("runs", "runs_extended")
+_RELU = re.compile(r"\bRelu\b")
 
 
 class ConvRelu(Experiment):
@@ -144,11 +105,11 @@ class ConvRelu(Experiment):
 
     def run(self, cell: Cell, subject: Subject) -> Answer:
         """Run every encoding, and optimize Conv → Relu with the runtime at every level."""
-        models = {name: build() for name, build in ENCODINGS.items()}
+        models = {name: model(name) for name in ENCODINGS}
         tried: list[Answer] = []
-        for name, model in models.items():
+        for name in ENCODINGS:
             against = OTHER_REFERENCE.get(name, REFERENCE)
-            result = _try(model, models[against], cell.options["seed"])
+            result = _try(models[name], models[against], cell.options["seed"])
             tried.append({"encoding": name, "against": against, **result})
         levels = [{"level": level, "operators": _optimized(models[REFERENCE], level)} for level in LEVELS]
         return {"tried": tried, "levels": levels}
@@ -172,7 +133,7 @@ class ConvRelu(Experiment):
                 "conv_relu_levels",
                 "How the runtime itself optimizes Conv → Relu",
                 ("level", "operators", "fuses"),
-                tuple((entry["level"], entry["operators"], _fuses(entry["operators"])) for entry in levels),
+                tuple((each["level"], each["operators"], _RELU.search(each["operators"]) is None) for each in levels),
                 "The graph of the runtime after its own optimizations at each level.",
             ),
         )
@@ -195,8 +156,13 @@ class ConvRelu(Experiment):
         for title, group in groups.items():
             names = "; ".join(str(row["encoding"]) for row in group) or "none"
             texts.append(f"{title} ({len(group)} of {several(len(rows), 'encoding')}): {names}.")
-        own = _runtime_finding(tables["conv_relu_levels"])
-        return (*(Finding(text, table.name) for text in texts), own)
+        fusing = [str(level) for level, _, fuses in tables["conv_relu_levels"].rows if fuses]
+        levels = several(len(tables["conv_relu_levels"].rows), "level")
+        own = f"The runtime fuses Conv → Relu by itself at none of {levels}."
+        if fusing:
+            own = f"The runtime fuses Conv → Relu by itself at {', '.join(fusing)} ({len(fusing)} of {levels})"
+            own += ": at these levels, one node in the file saves no kernel."
+        return (*(Finding(text, table.name) for text in texts), Finding(own, "conv_relu_levels"))
 
 
 def _try(model: onnx.ModelProto, baseline: onnx.ModelProto, seed: int) -> Answer:
@@ -224,16 +190,3 @@ def _optimized(model: onnx.ModelProto, level: str) -> str:
         TimedModel(model, Settings(level=Level(level)), optimized=path)
         nodes = list(io.load(path).graph)
     return _ARROW.join(map(operator, nodes))
-
-
-def _fuses(operators: str) -> bool:
-    return not any(name.rpartition("::")[2] == "Relu" for name in operators.split(_ARROW))
-
-
-def _runtime_finding(table: Table) -> Finding:
-    fusing = [str(level) for level, _, fuses in table.rows if fuses]
-    levels = several(len(table.rows), "level")
-    if not fusing:
-        return Finding(f"The runtime fuses Conv → Relu by itself at none of {levels}.", table.name)
-    text = f"The runtime fuses Conv → Relu by itself at {', '.join(fusing)} ({len(fusing)} of {levels})"
-    return Finding(f"{text}: at these levels, one node in the file saves no kernel.", table.name)

@@ -111,11 +111,19 @@ class Experiment(ABC):
         """Return further cells for a model that depend on the answers of the first ones."""
         return ()
 
-    @abstractmethod
+    def makes(self, subject: Subject) -> str | None:
+        """Return the name of the model in the store of the study, if a cell makes it."""
+        return None
+
+    def is_there(self, store: Store, subject: Subject, answer: Answer) -> bool:
+        """Return whether the model that a cell made, if it makes one, is in the store, unchanged."""
+        return True
+
     def tables(self, answers: Answers, options: StudyOptions, others: Tables) -> Sequence[Table]:
         """Return all answers of this experiment as tables; `others` are the tables of earlier experiments."""
+        return ()
 
-    def findings(self, tables: Tables) -> Sequence[Finding]:
+    def findings(self, tables: Tables) -> Iterable[Finding]:
         """Return the conclusions of this experiment from all tables of the study."""
         return ()
 
@@ -135,11 +143,8 @@ class CellWork(Work):
     ) -> None:
         self._experiment, self._cell, self._makes = experiment, cell, makes
         self.name = f"{cell.experiment} of {cell.model}" if cell.model else cell.experiment
-        path = subject.path.absolute()  # a worker of a cluster has another working directory
-        self._subject = replace(subject, path=path)
-        files = [file for file in path.parent.glob(f"{path.name}*") if file.is_file()] if path.is_file() else []
-        size = sum(file.stat().st_size for file in files)
-        self.needs = Needs(estimated_memory(size), cell.timed)
+        self._subject = replace(subject, path=subject.path.absolute())  # a worker has another working directory
+        self.needs = Needs(estimated_memory(self._subject.path), cell.timed)
 
     def fetch(self, folder: Path) -> None:
         """Copy a model at a URL."""
@@ -165,65 +170,60 @@ class CellWork(Work):
 _ANY_ORDER = COMMUTATIVE | VARIADIC  # of their operands, up to rounding
 _MAX_SIZES = 64  # elements of a constant whose values are part of the structure: sizes, axes
 _NEWEST = onnx.defs.onnx_opset_version()
-_Constant = Callable[[ir.TensorProtocol], bytes]
+_Contents = Callable[[ir.TensorProtocol], bytes]  # what of a constant counts besides its type and shape
 
 
 def shape_of(model: ir.Model) -> str:
     """Return a hash of the graph: weights by type and shape, and only small integer constants by value."""
-    return _hashed(model, _by_shape)
+
+    def small_integers(tensor: ir.TensorProtocol) -> bytes:
+        return tensor.tobytes() if tensor.size <= _MAX_SIZES and tensor.dtype.is_integer() else b""
+
+    return _hashed(model, small_integers)
 
 
 def values_of(model: ir.Model) -> str:
     """Return a hash of the graph with the values of all constants."""
-    hashes: dict[tuple[str, int, int], bytes] = {}
+    sums: dict[object, bytes] = {}
 
-    def by_value(tensor: ir.TensorProtocol) -> bytes:
-        if not isinstance(tensor, FileTensor):
-            return _digest((_kind(tensor), hashlib.sha256(tensor.tobytes()).digest()))
-        place = (tensor.file.path, tensor.offset, tensor.length)  # a shared tensor is read once
-        if place not in hashes:
-            hashes[place] = hashlib.sha256(tensor.tobytes()).digest()
-        return _digest((_kind(tensor), hashes[place]))
+    def values(tensor: ir.TensorProtocol) -> bytes:
+        # A tensor that is shared is read once.
+        place = (tensor.file.path, tensor.offset, tensor.length) if isinstance(tensor, FileTensor) else id(tensor)
+        if place not in sums:
+            sums[place] = hashlib.sha256(tensor.tobytes()).digest()
+        return sums[place]
 
-    return _hashed(model, by_value)
-
-
-def _hashed(model: ir.Model, constant: _Constant) -> str:
-    functions = sorted(model.functions.values(), key=lambda function: function.identifier())
-    bodies = (
-        _digest((repr(function.identifier()).encode(), _graph(function.graph, {}, constant))) for function in functions
-    )
-    return _digest((_graph(model.graph, {}, constant), *bodies)).hex()[:16]
+    return _hashed(model, values)
 
 
-def _graph(graph: ir.Graph, outside: dict[ir.Value, bytes], constant: _Constant) -> bytes:
-    hashes = dict(outside)
-    for index, value in enumerate(graph.inputs):
-        hashes[value] = _digest((b"input", str(index).encode()))
+def _hashed(model: ir.Model, contents: _Contents) -> str:
+    bodies = sorted((each.identifier(), _graph(each.graph, {}, contents)) for each in model.functions.values())
+    return _digest(_graph(model.graph, {}, contents), bodies).hex()[:16]
+
+
+def _graph(graph: ir.Graph, outside: Mapping[ir.Value, bytes], contents: _Contents) -> bytes:
+    hashes = {**outside, **{value: _digest("input", index) for index, value in enumerate(graph.inputs)}}
     for value in graph.initializers.values():
         if value.const_value is not None:
-            hashes[value] = _digest((b"constant", constant(value.const_value)))
+            hashes[value] = _constant(value.const_value, contents)
     nodes: list[bytes] = []
     for node in graph:
-        digest = _node(node, hashes, constant)
-        nodes.append(digest)
-        for index, value in enumerate(node.outputs):
-            hashes[value] = _digest((digest, str(index).encode()))
-    return _digest((*(hashes[value] for value in graph.outputs), b"|", *sorted(nodes)))
+        nodes.append(_node(node, hashes, contents))
+        hashes.update((value, _digest(nodes[-1], index)) for index, value in enumerate(node.outputs))
+    return _digest([hashes[value] for value in graph.outputs], sorted(nodes))
 
 
-def _node(node: ir.Node, hashes: dict[ir.Value, bytes], constant: _Constant) -> bytes:
-    inputs = [b"none" if value is None else hashes[value] for value in node.inputs]
+def _node(node: ir.Node, hashes: Mapping[ir.Value, bytes], contents: _Contents) -> bytes:
+    inputs = [b"" if value is None else hashes[value] for value in node.inputs]
     if node.op_type in _ANY_ORDER and not node.domain:
         inputs.sort()
     default = defaults(node)
     attributes = [
-        _digest((name.encode(), _attribute(attribute, hashes, constant)))
+        (name, _attribute(attribute, hashes, contents))
         for name, attribute in sorted(node.attributes.items())
         if attribute.is_ref() or name not in default or attribute.value != default[name].value
     ]
-    operator = f"{node.domain}:{node.op_type}:{node.overload}:{len(node.outputs)}".encode()
-    return _digest((operator, *attributes, b"|", *inputs))
+    return _digest(node.domain, node.op_type, node.overload, len(node.outputs), attributes, inputs)
 
 
 def defaults(node: ir.Node) -> Mapping[str, ir.Attr]:
@@ -232,34 +232,26 @@ def defaults(node: ir.Node) -> Mapping[str, ir.Attr]:
     return default_attributes(node.domain, node.op_type, version or _NEWEST)
 
 
-def _attribute(attribute: ir.Attr, hashes: dict[ir.Value, bytes], constant: _Constant) -> bytes:
+def _attribute(attribute: ir.Attr, hashes: Mapping[ir.Value, bytes], contents: _Contents) -> object:
     if attribute.is_ref():
-        return repr(attribute.ref_attr_name).encode()
+        return attribute.ref_attr_name
     match attribute.type:
         case ir.AttributeType.GRAPH:
-            return _graph(attribute.as_graph(), hashes, constant)
+            return _graph(attribute.as_graph(), hashes, contents)
         case ir.AttributeType.GRAPHS:
-            return _digest(_graph(body, hashes, constant) for body in attribute.as_graphs())
+            return [_graph(body, hashes, contents) for body in attribute.as_graphs()]
         case ir.AttributeType.TENSOR:
-            return constant(attribute.as_tensor())
+            return _constant(attribute.as_tensor(), contents)
         case kind:
-            return f"{kind}:{attribute.value!r}".encode()
+            return kind, attribute.value
 
 
-def _by_shape(tensor: ir.TensorProtocol) -> bytes:
-    small = tensor.size <= _MAX_SIZES and tensor.dtype.is_integer()
-    return _digest((_kind(tensor), tensor.tobytes() if small else b""))
+def _constant(tensor: ir.TensorProtocol, contents: _Contents) -> bytes:
+    return _digest("constant", tensor.dtype.name, tensor.shape.numpy(), contents(tensor))
 
 
-def _kind(tensor: ir.TensorProtocol) -> bytes:
-    return f"{tensor.dtype.name}{list(tensor.shape.numpy())}".encode()
-
-
-def _digest(parts: Iterable[bytes]) -> bytes:
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(len(part).to_bytes(8, "little") + part)
-    return digest.digest()
+def _digest(*parts: object) -> bytes:
+    return hashlib.sha256(repr(parts).encode()).digest()
 
 
 TIMES = ("ratio", "low", "high", "floor", "finding", "rounds")  # columns of a comparison

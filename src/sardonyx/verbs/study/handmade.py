@@ -12,12 +12,12 @@ from sardonyx.frontend.models import build_seeded
 
 def lstm() -> nn.Module:
     """Return two LSTM layers over a signal, with a classifier on the last state."""
-    return _seeded(lambda: _Recurrent(40, 128, 10))
+    return build_seeded(lambda: _Recurrent(40, 128, 10), 0)
 
 
 def mlp() -> nn.Module:
     """Return an MLP of normalized layers with residual connections."""
-    return _seeded(lambda: _Perceptron(64, 256, 10, 4))
+    return build_seeded(lambda: _Perceptron(64, 256, 10, 4), 0)
 
 
 def whisper_encoder() -> nn.Module:
@@ -28,12 +28,8 @@ def whisper_encoder() -> nn.Module:
     config = WhisperConfig(
         d_model=128, encoder_layers=4, encoder_attention_heads=4, encoder_ffn_dim=512, max_source_positions=200
     )
-    encoder: Any = _seeded(lambda: WhisperEncoder(config))
+    encoder: Any = build_seeded(lambda: WhisperEncoder(config), 0)
     return _Hidden(encoder).eval()
-
-
-def _seeded(make: Any) -> nn.Module:
-    return build_seeded(make, 0)
 
 
 class _Recurrent(nn.Module):

@@ -13,7 +13,6 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import onnx_ir as ir
 from msgspec import Struct
@@ -22,13 +21,12 @@ from sardonyx.fleet.cells import Cell
 from sardonyx.ir.rewriter import EndlessRewriting
 from sardonyx.passes import Pass
 from sardonyx.records.run import Event
-from sardonyx.records.study import Entry, Finding, Table
+from sardonyx.records.study import Finding, Table
 from sardonyx.verbs.analyze.census import Census
 from sardonyx.verbs.optimize.pipeline import select
 from sardonyx.verbs.study.experiment import (
     Answer,
     Answers,
-    CellAnswer,
     Experiment,
     StudyOptions,
     Subject,
@@ -50,13 +48,6 @@ _SHOWN = (  # types of attributes that are shown
     ir.AttributeType.STRING,
 )
 _NAMED = 3  # nodes or passes that a reason names
-_ABOUT = (
-    "The passes of the target in shuffled orders, compared with the usual order. same: equal graphs up to names, with "
-    "equal constants; other constants: equal graphs whose folded constants differ, usually by rounding; other graph: "
-    "another structure; no end: the passes reach no fixed point. difference: nodes that only the usual / only the "
-    "shuffled result has. first, then: two passes whose order decides, found by binary search between the two orders; "
-    "alone: whether these two passes by themselves already give different graphs."
-)
 
 
 class Order(Experiment):
@@ -71,8 +62,8 @@ class Order(Experiment):
     def cells(self, subject: Subject, options: StudyOptions) -> list[Cell]:
         """Return one cell for each shuffled order."""
         numbers = range(options.seed * 1000, options.seed * 1000 + _SHUFFLES[options.thorough])
-        chosen = ({**options.only("target"), "shuffle": number} for number in numbers)
-        return [Cell(self.name, subject.name, f"shuffle {each['shuffle']}", each) for each in chosen]
+        target = options.only("target")
+        return [Cell(self.name, subject.name, f"shuffle {each}", target | {"shuffle": each}) for each in numbers]
 
     def run(self, cell: Cell, subject: Subject) -> Answer:
         """Compare one shuffled order with the usual one."""
@@ -81,8 +72,7 @@ class Order(Experiment):
         shuffled = list(usual)
         random.Random(cell.options["shuffle"]).shuffle(shuffled)
         expected, actual = run(usual), run(tuple(shuffled))
-        answer: Answer = {"outcome": expected.outcome(actual)}
-        answer |= {"usual": expected.as_json(), "shuffled": actual.as_json()}
+        answer: Answer = {"outcome": expected.outcome(actual), "usual": expected.nodes, "shuffled": actual.nodes}
         if expected.endless:
             answer["why"] = expected.endless  # the usual order has no result to compare with
         elif answer["outcome"] in (OTHER, ENDLESS):
@@ -94,9 +84,21 @@ class Order(Experiment):
 
     def tables(self, answers: Answers, options: StudyOptions, others: Tables) -> Sequence[Table]:
         """Return one row for each shuffled order."""
-        columns = ("model", "shuffle", "outcome", "nodes_usual", "nodes_shuffled")
-        rows = tuple(_row(answer) for answer in answers)
-        return [Table("order", "Shuffled orders of the passes", (*columns, *_DECIDED), rows, _ABOUT)]
+        shown = ("outcome", "usual", "shuffled", *_DECIDED)
+        rows = tuple(
+            (each.subject.name, each.cell.options["shuffle"], *(each.answer.get(name) for name in shown))
+            for each in answers
+        )
+        about = (
+            "The passes of the target in shuffled orders, compared with the usual order. same: equal graphs up to "
+            "names, with equal constants; other constants: equal graphs whose folded constants differ, usually by "
+            "rounding; other graph: another structure; no end: the passes reach no fixed point. difference: nodes that "
+            "only the usual / only the shuffled result has. first, then: two passes whose order decides, found by "
+            "binary search between the two orders; alone: whether these two passes by themselves already give "
+            "different graphs."
+        )
+        columns = ("model", "shuffle", "outcome", "nodes_usual", "nodes_shuffled", *_DECIDED)
+        return [Table("order", "Shuffled orders of the passes", columns, rows, about)]
 
     def findings(self, tables: Tables) -> Sequence[Finding]:
         """Return how often the order matters, and the pairs of passes that decide."""
@@ -134,16 +136,14 @@ class _Result(Struct, frozen=True):
             return OTHER
         return SAME if self.values == other.values else ROUNDING
 
-    def as_json(self) -> dict[str, Any]:
-        return {"nodes": self.nodes, "endless": self.endless}
-
 
 def _result(path: Path, target: str, passes: Sequence[Pass]) -> _Result:
     try:
         made = candidate(path, target, passes)
     except EndlessRewriting as error:
         return _Result("", "", None, Counter(), (), endless=str(error))
-    nodes, texts = Census.of(made.model).counts.nodes, Counter(map(_node_text, made.model.graph.all_nodes()))
+    texts = Counter(map(_node_text, made.model.graph.all_nodes()))
+    nodes = Census.of(made.model).counts.nodes
     return _Result(shape_of(made.model), values_of(made.model), nodes, texts, tuple(made.log.events))
 
 
@@ -177,14 +177,14 @@ def _deciding_pair(run: _Run, usual: Sequence[Pass], shuffled: Sequence[Pass], a
         usual, shuffled = reduced
     else:
         expected = run(usual)
-    swaps = _swaps_between(usual, shuffled)
-    low, high = 0, len(swaps)  # invariant: the order after `low` swaps gives `expected`, that after `high` does not
+    orders = _orders_between(usual, shuffled)
+    low, high = 0, len(orders) - 1  # invariant: the order at `low` gives `expected`, that at `high` does not
     while high - low > 1:
         middle = (low + high) // 2
-        same = run(_swapped(usual, swaps[:middle])).outcome(expected) in (SAME, ROUNDING)
+        same = run(orders[middle]).outcome(expected) in (SAME, ROUNDING)
         low, high = (middle, high) if same else (low, middle)
-    before, after = _swapped(usual, swaps[:low]), _swapped(usual, swaps[:high])
-    first, then = before[swaps[low]], before[swaps[low] + 1]
+    before, after = orders[low], orders[high]
+    first, then = next(pair for pair in zip(before, after, strict=True) if pair[0] is not pair[1])
     one, two = run((first, then)), run((then, first))
     alone = one.outcome(two) in (OTHER, ENDLESS)
     if not alone:
@@ -192,21 +192,14 @@ def _deciding_pair(run: _Run, usual: Sequence[Pass], shuffled: Sequence[Pass], a
     return {"first": first.name, "then": then.name, "alone": alone, "why": _reason(first, then, one, two)}
 
 
-def _swaps_between(start: Sequence[Pass], goal: Sequence[Pass]) -> list[int]:
-    """Return the swaps that turn one order into the other; swap i exchanges the passes i and i + 1."""
-    current, swaps = list(start), list[int]()
+def _orders_between(start: Sequence[Pass], goal: Sequence[Pass]) -> list[tuple[Pass, ...]]:
+    """Return the orders from one to another, each of which swaps two neighbours of the one before."""
+    orders = [tuple(start)]
     for position, rule in enumerate(goal):
-        for index in range(current.index(rule) - 1, position - 1, -1):
-            current[index], current[index + 1] = current[index + 1], current[index]
-            swaps.append(index)
-    return swaps
-
-
-def _swapped(start: Sequence[Pass], swaps: Sequence[int]) -> tuple[Pass, ...]:
-    current = list(start)
-    for index in swaps:
-        current[index], current[index + 1] = current[index + 1], current[index]
-    return tuple(current)
+        for index in range(orders[-1].index(rule) - 1, position - 1, -1):
+            last = orders[-1]
+            orders.append((*last[:index], last[index + 1], last[index], *last[index + 2 :]))
+    return orders
 
 
 def _reason(first: Pass, then: Pass, one: _Result, two: _Result) -> str:
@@ -221,37 +214,22 @@ def _reason(first: Pass, then: Pass, one: _Result, two: _Result) -> str:
         taken = [event for event in new if event.pass_name == name and contested & {node.name for node in event.before}]
         if taken:
             ops = "+".join(dict.fromkeys(node.op_type for node in taken[0].before))
-            text = f"with {name} first it rewrites {ops} at {_roots(taken)}, nodes that {rival} rewrites otherwise"
-            texts.append(text)
+            roots = ", ".join(event.root for event in taken[:_NAMED])
+            roots += f" and {len(taken) - _NAMED} more" if len(taken) > _NAMED else ""
+            texts.append(f"with {name} first it rewrites {ops} at {roots}, nodes that {rival} rewrites otherwise")
         elif new:
             counts = Counter(event.pass_name for event in new).most_common(_NAMED)
             rewrites = ", ".join(f"{count} of {pass_name}" for pass_name, count in counts)
             texts.append(f"with {name} first there are rewrites that the other order does not have: {rewrites}")
-    return "; ".join(texts) or _node_difference(first, then, one, two)
+    nodes = _differing_nodes(one, two)
+    if texts:
+        return "; ".join(texts)
+    if not any(nodes):
+        return "the same rewrites and the same nodes, with other connections"
+    return f"the same rewrites, but with {first.name} first {nodes[0]}, and with {then.name} first {nodes[1]}"
 
 
 def _differing_nodes(one: _Result, two: _Result) -> list[str]:
     """Return, for each of two graphs, the nodes that only it has."""
     pairs = ((one, two), (two, one))
     return [", ".join(sorted(mine.node_texts - theirs.node_texts)[:_NAMED]) for mine, theirs in pairs]
-
-
-def _node_difference(first: Pass, then: Pass, one: _Result, two: _Result) -> str:
-    """Return how two graphs differ that are the result of the same rewrites."""
-    nodes = _differing_nodes(one, two)
-    if not any(nodes):
-        return "the same rewrites and the same nodes, with other connections"
-    return f"the same rewrites, but with {first.name} first {nodes[0]}, and with {then.name} first {nodes[1]}"
-
-
-def _roots(events: Sequence[Event]) -> str:
-    more = f" and {len(events) - _NAMED} more" if len(events) > _NAMED else ""
-    return ", ".join(event.root for event in events[:_NAMED]) + more
-
-
-def _row(result: CellAnswer) -> tuple[Entry, ...]:
-    answer = result.answer
-    usual, shuffled = answer["usual"], answer["shuffled"]
-    decided = (answer.get(name) for name in _DECIDED)
-    shuffle = result.cell.options["shuffle"]
-    return (result.subject.name, shuffle, answer["outcome"], usual["nodes"], shuffled["nodes"], *decided)

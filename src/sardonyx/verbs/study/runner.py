@@ -13,18 +13,19 @@ from __future__ import annotations
 import contextlib
 import difflib
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any, Literal
 
 from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from sardonyx.errors import OutputError, RuntimeFailure, UsageError, check_choice
 from sardonyx.fleet import cells
 from sardonyx.fleet.cells import Cell, CellStore
-from sardonyx.fleet.engines import STATUS, Engine, ExecutorEngine, LocalEngine, Status, Tracker, connect, run_all
+from sardonyx.fleet.engines import STATUS, Engine, LocalEngine, Status, Tracker, open_engine, run_all
 from sardonyx.fleet.sources import digest, find_sources, is_url, onnx_files
 from sardonyx.fleet.storage import Contents, Store, open_store
 from sardonyx.fleet.work import Limits, Outcome, code_hash, machine
@@ -37,13 +38,11 @@ from sardonyx.verbs.study.experiment import (
     NO_MODEL,
     SECONDS,
     Answer,
-    Answers,
     CellAnswer,
     CellWork,
     Experiment,
     StudyOptions,
     Subject,
-    Tables,
 )
 from sardonyx.verbs.study.order import Order
 from sardonyx.verbs.study.static import Families, Forensics, ShapeChains
@@ -51,7 +50,7 @@ from sardonyx.verbs.study.tolerance import Tolerance
 
 MODELS = "models"  # the folder they are exported to, inside the folder of the study
 _EXPORTER: Literal["torchscript"] = "torchscript"  # its graphs leave the most to optimize
-_BATCH_AND_LENGTH = {0: "batch", 1: "length"}
+_NOT_YET = Outcome(None, None, 0.0)  # of a cell that is not computed
 _WIDTHS = "hidden_size=128,num_hidden_layers=4,num_attention_heads=4,intermediate_size=512"
 
 
@@ -65,74 +64,53 @@ class Recipe(Struct, frozen=True):
     dynamic: Mapping[str, Mapping[int, str]] = field(default_factory=dict[str, Mapping[int, str]])
 
 
-def _text(name: str, family: str, source: str, *more: str) -> Recipe:
+def _text(name: str, family: str, config: str, *more: str) -> Recipe:
     """Return the recipe of a model over tokens, with dynamic batch and length."""
     names = ("input_ids", "attention_mask", *more)
-    return Recipe(
-        name,
-        family,
-        source,
-        tuple(f"{input_name}=int64[2,16]" for input_name in names),
-        dict.fromkeys(names, _BATCH_AND_LENGTH),
-    )
+    inputs = tuple(f"{input_name}=int64[2,16]" for input_name in names)
+    return Recipe(name, family, f"hf-config:{config}", inputs, {each: {0: "batch", 1: "length"} for each in names})
 
 
-def _image(name: str, family: str, source: str) -> Recipe:
-    return Recipe(name, family, source, ("pixel_values=float32[1,3,96,96]",))
+def _image(name: str, family: str, config: str) -> Recipe:
+    return Recipe(name, family, f"hf-config:{config}", ("pixel_values=float32[1,3,96,96]",))
 
 
 SMALL = (
-    _text("bert", "encoder", f"hf-config:BertModel?{_WIDTHS},vocab_size=1000", "token_type_ids"),
-    _text(
-        "distilbert",
-        "encoder",
-        "hf-config:DistilBertModel?dim=128,n_layers=4,n_heads=4,hidden_dim=512,vocab_size=1000",
-    ),
+    _text("bert", "encoder", f"BertModel?{_WIDTHS},vocab_size=1000", "token_type_ids"),
+    _text("distilbert", "encoder", "DistilBertModel?dim=128,n_layers=4,n_heads=4,hidden_dim=512,vocab_size=1000"),
     _text(
         "gpt2",
         "decoder",
-        "hf-config:GPT2LMHeadModel?n_embd=128,n_layer=4,n_head=4,vocab_size=1000,use_cache=False,bos_token_id=1,"
-        "eos_token_id=2",
+        "GPT2LMHeadModel?n_embd=128,n_layer=4,n_head=4,vocab_size=1000,use_cache=False,bos_token_id=1,eos_token_id=2",
     ),
     _text(
         "llama",
         "decoder",
-        "hf-config:LlamaForCausalLM?hidden_size=128,intermediate_size=352,num_hidden_layers=4,num_attention_heads=8,"
+        "LlamaForCausalLM?hidden_size=128,intermediate_size=352,num_hidden_layers=4,num_attention_heads=8,"
         "num_key_value_heads=2,vocab_size=1000,use_cache=False",
     ),
     _text(
-        "t5-encoder",
-        "encoder",
-        "hf-config:T5EncoderModel?d_model=128,d_kv=32,d_ff=512,num_layers=4,num_heads=4,vocab_size=1000",
+        "t5-encoder", "encoder", "T5EncoderModel?d_model=128,d_kv=32,d_ff=512,num_layers=4,num_heads=4,vocab_size=1000"
     ),
     Recipe("whisper-encoder", "encoder", "handmade:whisper_encoder", ("input_features=float32[1,80,400]",)),
-    _image("vit", "vision-transformer", f"hf-config:ViTModel?{_WIDTHS},image_size=96,patch_size=8"),
-    _image("deit", "vision-transformer", f"hf-config:DeiTModel?{_WIDTHS},image_size=96,patch_size=8"),
+    _image("vit", "vision-transformer", f"ViTModel?{_WIDTHS},image_size=96,patch_size=8"),
+    _image("deit", "vision-transformer", f"DeiTModel?{_WIDTHS},image_size=96,patch_size=8"),
     _image(
         "mobilevit",
         "hybrid",
-        "hf-config:MobileViTModel?hidden_sizes=[48,64,80],neck_hidden_sizes=[16,16,24,32,40,48,160],image_size=96",
+        "MobileViTModel?hidden_sizes=[48,64,80],neck_hidden_sizes=[16,16,24,32,40,48,160],image_size=96",
     ),
-    _image(
-        "resnet", "convolutional", "hf-config:ResNetModel?embedding_size=32,hidden_sizes=[64,128,256],depths=[2,2,2]"
-    ),
-    _image(
-        "mobilenet", "convolutional", "hf-config:MobileNetV2Model?depth_multiplier=0.5,image_size=96,tf_padding=False"
-    ),
+    _image("resnet", "convolutional", "ResNetModel?embedding_size=32,hidden_sizes=[64,128,256],depths=[2,2,2]"),
+    _image("mobilenet", "convolutional", "MobileNetV2Model?depth_multiplier=0.5,image_size=96,tf_padding=False"),
     _image(
         "efficientnet",
         "convolutional",
-        "hf-config:EfficientNetModel?width_coefficient=0.5,depth_coefficient=0.5,hidden_dim=640,image_size=96",
+        "EfficientNetModel?width_coefficient=0.5,depth_coefficient=0.5,hidden_dim=640,image_size=96",
     ),
     Recipe("lstm", "recurrent", "handmade:lstm", ("signal=float32[2,32,40]",)),
     Recipe("mlp", "mlp", "handmade:mlp", ("features=float32[2,64]",), {"features": {0: "batch"}}),
 )
 SETS: Mapping[str, Sequence[Recipe]] = {"small": SMALL}
-
-
-def file_name(model: str) -> str:
-    """Return the name of an exported model in the store of the study."""
-    return f"{MODELS}/{model}.onnx"
 
 
 def recipes(name: str) -> Sequence[Recipe]:
@@ -146,28 +124,37 @@ def recipes(name: str) -> Sequence[Recipe]:
     return SETS[name]
 
 
+def _file_name(model: str) -> str:
+    return f"{MODELS}/{model}.onnx"
+
+
 class ZooExport(Experiment):
     """Exports the models of the zoo, in cells like every other experiment, before the study of them begins."""
 
     name = "export"
+    key = _EXPORTER
+    reads = ("seed",)
 
     def __init__(self, recipes: Sequence[Recipe]) -> None:
         self._by_name = {recipe.name: recipe for recipe in recipes}
 
+    def makes(self, subject: Subject) -> str:
+        """Return the name of the exported model."""
+        return _file_name(subject.name)
+
+    def is_there(self, store: Store, subject: Subject, answer: Answer) -> bool:
+        """Return whether the exported file still exists, unchanged."""
+        return store.matches(self.makes(subject), Contents(answer["bytes"], answer["sha256"]))
+
     def subjects(self, store: Store) -> list[Subject]:
         """Return the subjects that will exist when all recipes are exported."""
-        return [self._subject(recipe, store) for recipe in self._by_name.values()]
-
-    def _subject(self, recipe: Recipe, store: Store) -> Subject:
-        name = file_name(recipe.name)
-        path = store.path(name)
-        if path is None:
-            return Subject(recipe.name, Path(f"{recipe.name}.onnx"), recipe.family, f"{store.url}/{name}")
-        return Subject(recipe.name, path, recipe.family)
-
-    def cells(self, subject: Subject, options: StudyOptions) -> list[Cell]:
-        """Return one cell, which exports the model."""
-        return [Cell(self.name, subject.name, _EXPORTER, options.only("seed"))]
+        subjects: list[Subject] = []
+        for recipe in self._by_name.values():
+            name = _file_name(recipe.name)
+            path = store.path(name)
+            url = None if path is not None else f"{store.url}/{name}"
+            subjects.append(Subject(recipe.name, path or Path(f"{recipe.name}.onnx"), recipe.family, url))
+        return subjects
 
     def run(self, cell: Cell, subject: Subject) -> Answer:
         """Export the model to its file."""
@@ -195,14 +182,6 @@ class ZooExport(Experiment):
             "nodes": record.counts.nodes,
             "parameters": record.module.parameters,
         }
-
-    def is_there(self, store: Store, subject: Subject, answer: Answer) -> bool:
-        """Return whether the exported file still exists, unchanged."""
-        return store.matches(file_name(subject.name), Contents(answer.get("bytes", -1), answer.get("sha256", "")))
-
-    def tables(self, answers: Answers, options: StudyOptions, others: Tables) -> Sequence[Table]:
-        """Return no table: an export is not a result."""
-        return []
 
 
 ALL: tuple[Experiment, ...] = (
@@ -286,23 +265,18 @@ def study(
     if zoo_export is not None:
         require_installed("torch", "the models of a zoo need")
     limits = Limits(timeout, memory, code_hash())
-    with contextlib.closing(_engine(workers, cluster, executor, memory)) as engine:
+    with contextlib.closing(open_engine(workers, memory, cluster, executor)) as engine:
         tracker = Tracker(progress, lambda data: store.write(STATUS, data), engine)
         runner = StudyRunner(store, code_hash(), study_options, engine, limits, tracker, timing)
         subjects += runner.export_zoo(zoo_export) if zoo_export is not None else []
-        options = {"target": target, "seed": seed, "threads": threads, "seconds": seconds, "thorough": thorough}
-        options |= {"zoo": zoo, "experiments": [experiment.name for experiment in chosen]}
-        _check_unique(subjects)
+        options = asdict(study_options) | {"zoo": zoo, "experiments": [experiment.name for experiment in chosen]}
+        for name, count in Counter(subject.name for subject in subjects).items():
+            if count > 1:
+                raise UsageError(f"two models of the study are named {name}", hint="rename one of the files")
         try:
             return runner.run(subjects, chosen, options)
         finally:
             tracker.end()
-
-
-def _engine(workers: int | None, cluster: str | None, executor: Executor | None, memory: int | None) -> Engine:
-    if cluster is not None:
-        return connect(cluster)
-    return LocalEngine(workers, memory) if executor is None else ExecutorEngine(executor)
 
 
 def select_experiments(
@@ -332,7 +306,7 @@ class _PlannedCell(Struct):
     experiment: Experiment
     cell: Cell
     subject: Subject
-    outcome: Outcome | None = None
+    outcome: Outcome = _NOT_YET
 
 
 class StudyRunner(Struct):
@@ -359,46 +333,42 @@ class StudyRunner(Struct):
 
     def export_zoo(self, export: ZooExport) -> list[Subject]:
         """Export the models of a built-in set that are not in the store yet, and return all that could be exported."""
-        plan = [
-            _PlannedCell(export, cell, subject)
-            for subject in export.subjects(self.store)
-            for cell in export.cells(subject, self.options)
-        ]
-        self._digests |= dict.fromkeys((planned.subject.name for planned in plan), "")
-        self._compute(plan)
-        self._exports = plan
-        for planned in plan:
-            del self._digests[planned.subject.name]
-        return [
-            planned.subject for planned in plan if planned.outcome is not None and planned.outcome.answer is not None
-        ]
+        for subject in export.subjects(self.store):
+            self._digests[subject.name] = ""
+            self._exports += [_PlannedCell(export, cell, subject) for cell in export.cells(subject, self.options)]
+        self._compute(self._exports)
+        return [planned.subject for planned in self._exports if planned.outcome.answer is not None]
 
     def run(self, subjects: Sequence[Subject], chosen: Sequence[Experiment], options: Mapping[str, Any]) -> Studied:
         """Compute the cells that are not stored, and build tables and findings from all of them."""
         self._digests |= {subject.name: digest(subject.url or os.fspath(subject.path)) for subject in subjects}
-        plan = [
-            _PlannedCell(experiment, cell, subject)
-            for experiment in chosen
-            for subject in (subjects if experiment.of_models else (NO_MODEL,))
-            for cell in experiment.cells(subject, self.options)
-            if self.timing or not cell.timed
-        ]
-        self._compute([planned for planned in plan if not planned.cell.timed])
-        plan += [
-            _PlannedCell(experiment, cell, subject)
-            for experiment in chosen
-            for subject in (subjects if experiment.of_models else (NO_MODEL,))
-            for cell in experiment.then(subject, _answers(plan, experiment, subject), self.options)
-            if self.timing or not cell.timed
-        ]
-        self._compute([planned for planned in plan if planned.outcome is None])
-        all_cells = self._exports + plan
-        failures = tuple(_failures(all_cells))
-        of_models = sum(planned.subject is not NO_MODEL for planned in all_cells)
+        pairs = [(one, subject) for one in chosen for subject in (subjects if one.of_models else (NO_MODEL,))]
+
+        def planned(cells: Callable[[Experiment, Subject], Sequence[Cell]]) -> list[_PlannedCell]:
+            every = (_PlannedCell(one, cell, subject) for one, subject in pairs for cell in cells(one, subject))
+            return [each for each in every if self.timing or not each.cell.timed]
+
+        plan = planned(lambda experiment, subject: experiment.cells(subject, self.options))
+        self._compute([each for each in plan if not each.cell.timed])
+        plan += planned(lambda one, subject: one.then(subject, _answers(plan, one, subject), self.options))
+        self._compute([each for each in plan if each.outcome is _NOT_YET])
+        cells = self._exports + plan
+        failures = tuple(
+            Failure(each.cell.experiment, each.cell.model, f"{each.cell.key}: {each.outcome.reason}")
+            for each in cells
+            if each.outcome.reason is not None
+        )
+        of_models = sum(each.subject is not NO_MODEL for each in cells)
         if of_models and sum(failure.model != NO_MODEL.name for failure in failures) == of_models:
             first = f"{failures[0].model}: {failures[0].reason}"
             raise RuntimeFailure(f"all {of_models} cells of the study failed, first {first}", hint=_ALL_FAILED)
-        tables = self._tables(plan, chosen)
+        tables: dict[str, Table] = {}
+        for experiment in chosen:
+            made = experiment.tables(_answers(plan, experiment), self.options, tables)
+            tables |= {table.name: table for table in made}
+        seconds: dict[str, float] = defaultdict(float)
+        for each in cells:
+            seconds[each.cell.experiment] += each.outcome.seconds
         return Studied(
             environment=environment(),
             options=dict(options),
@@ -406,9 +376,9 @@ class StudyRunner(Struct):
             tables=tuple(tables.values()),
             findings=tuple(finding for experiment in chosen for finding in experiment.findings(tables)),
             failures=failures,
-            cells=len(all_cells),
-            seconds=_seconds(all_cells),
-            machines=_machines(all_cells),
+            cells=len(cells),
+            seconds={name: round(spent, 3) for name, spent in seconds.items()},
+            machines=tuple(sorted({each.outcome.machine for each in cells if each.cell.timed} - {""})),
             reused=self.reused,
         )
 
@@ -430,23 +400,16 @@ class StudyRunner(Struct):
             self.tracker.update(works[report.index].name, report)
 
     def _work(self, planned: _PlannedCell) -> CellWork:
-        makes = (self.store, file_name(planned.subject.name)) if isinstance(planned.experiment, ZooExport) else None
-        return CellWork(planned.experiment, planned.cell, planned.subject, makes)
+        name = planned.experiment.makes(planned.subject)
+        return CellWork(planned.experiment, planned.cell, planned.subject, None if name is None else (self.store, name))
 
     def _stored(self, planned: _PlannedCell) -> Outcome | None:
         here = machine() if isinstance(self.engine, LocalEngine) else None  # of others, the machine is not known before
         model = self._digests[planned.subject.name]
         outcome = None if model is None else self.cells.find(planned.cell, model, here)
-        if outcome is not None and isinstance(planned.experiment, ZooExport):
-            return outcome if planned.experiment.is_there(self.store, planned.subject, outcome.answer or {}) else None
+        if outcome is None or not planned.experiment.is_there(self.store, planned.subject, outcome.answer or {}):
+            return None
         return outcome
-
-    def _tables(self, plan: Sequence[_PlannedCell], chosen: Sequence[Experiment]) -> dict[str, Table]:
-        tables: dict[str, Table] = {}
-        for experiment in chosen:
-            answers = _answers(plan, experiment)
-            tables |= {table.name: table for table in experiment.tables(answers, self.options, tables)}
-        return tables
 
 
 def _answers(plan: Iterable[_PlannedCell], experiment: Experiment, subject: Subject | None = None) -> list[CellAnswer]:
@@ -454,38 +417,8 @@ def _answers(plan: Iterable[_PlannedCell], experiment: Experiment, subject: Subj
         CellAnswer(planned.cell, planned.subject, planned.outcome.answer)
         for planned in plan
         if planned.experiment is experiment and (subject is None or planned.subject is subject)
-        if planned.outcome is not None and planned.outcome.answer is not None
+        if planned.outcome.answer is not None
     ]
-
-
-def _failures(plan: Iterable[_PlannedCell]) -> Iterable[Failure]:
-    for planned in plan:
-        cell, outcome = planned.cell, planned.outcome
-        if outcome is not None and outcome.reason is not None:
-            yield Failure(cell.experiment, cell.model, f"{cell.key}: {outcome.reason}")
-
-
-def _seconds(plan: Iterable[_PlannedCell]) -> dict[str, float]:
-    """Return the seconds spent on each experiment."""
-    spent: dict[str, float] = {}
-    for planned in plan:
-        if planned.outcome is not None:
-            name = planned.cell.experiment
-            spent[name] = spent.get(name, 0.0) + planned.outcome.seconds
-    return {name: round(seconds, 3) for name, seconds in spent.items()}
-
-
-def _machines(plan: Iterable[_PlannedCell]) -> tuple[str, ...]:
-    """Return the machines on which cells were timed."""
-    timed = (planned.outcome for planned in plan if planned.cell.timed)
-    return tuple(sorted({outcome.machine for outcome in timed if outcome is not None and outcome.machine}))
-
-
-def _check_unique(subjects: Sequence[Subject]) -> None:
-    """Raise an error if two models have the same name."""
-    for name, count in Counter(subject.name for subject in subjects).items():
-        if count > 1:
-            raise UsageError(f"two models of the study are named {name}", hint="rename one of the files")
 
 
 def _check_folder(store: Store) -> None:

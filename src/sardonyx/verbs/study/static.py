@@ -13,7 +13,7 @@ from sardonyx.fleet.cells import Cell
 from sardonyx.ir import io
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import READS_SHAPE
-from sardonyx.ir.scopes import label
+from sardonyx.ir.scopes import is_used_outside, label
 from sardonyx.ir.shapes import Size
 from sardonyx.ir.shapes.expr import names_in, symbol
 from sardonyx.records.study import Entry, Finding, Table
@@ -23,7 +23,6 @@ from sardonyx.verbs.optimize.pipeline import opportunities
 from sardonyx.verbs.study.experiment import (
     Answer,
     Answers,
-    CellAnswer,
     Experiment,
     StudyOptions,
     Subject,
@@ -33,7 +32,7 @@ from sardonyx.verbs.study.experiment import (
     several,
 )
 
-REASONS_NAMED = 3  # in the findings
+_REASONS_NAMED = 3  # in the findings
 
 
 class Forensics(Experiment):
@@ -60,69 +59,41 @@ class Forensics(Experiment):
 
     def tables(self, answers: Answers, options: StudyOptions, others: Tables) -> Sequence[Table]:
         """Return all counts, the skipped matches as a matrix, and the reasons."""
+        rows: list[tuple[Entry, ...]] = []
+        reasons: list[tuple[Entry, ...]] = []
+        matrix: dict[Entry, dict[Entry, Entry]] = {}
+        for model, each in ((answer.subject.name, each) for answer in answers for each in answer.answer["passes"]):
+            skipped = sum(count for _, count in each["skipped"])
+            rows.append((model, each["name"], each["rewritten"], skipped))
+            reasons += ((model, each["name"], reason, count) for reason, count in each["skipped"])
+            if skipped:
+                matrix.setdefault(each["name"], {})[model] = skipped
+        models = [answer.subject.name for answer in answers]
+        by_pass = tuple((name, *(counts.get(model, 0) for model in models)) for name, counts in matrix.items())
         about = f"Every pass of the target {options.target} was run on a copy."
+        columns = ("model", "pass", "rewritten", "skipped"), ("model", "pass", "reason", "places")
         return (
-            Table(
-                "forensics",
-                "Matches of the passes",
-                ("model", "pass", "rewritten", "skipped"),
-                tuple(row for answer in answers for row in _rows(answer)),
-                about,
-            ),
-            _matrix(answers, about),
-            Table(
-                "why_left",
-                "Why passes skip matches",
-                ("model", "pass", "reason", "places"),
-                tuple(row for answer in answers for row in _reasons(answer)),
-                about,
-            ),
+            Table("forensics", "Matches of the passes", columns[0], tuple(rows), about),
+            Table("forensics_matrix", "Skipped matches by pass and model", ("pass", *models), by_pass, about),
+            Table("why_left", "Why passes skip matches", columns[1], tuple(reasons), about),
         )
 
-    def findings(self, tables: Tables) -> Sequence[Finding]:
-        """Return how many matches are skipped, and the most frequent reasons."""
-        table = tables["forensics"]
+    def findings(self, tables: Tables) -> Iterator[Finding]:
+        """Yield how many matches are skipped, and the most frequent reasons."""
+        table, reasons = tables["forensics"], Counter[tuple[Entry, Entry]]()
         models = several(len(tables["forensics_matrix"].columns) - 1, "model")
         rewritten, skipped = (sum(integer(row[at]) for row in table.rows) for at in (2, 3))
         text = f"The passes rewrite {several(rewritten, 'place')} and skip {skipped}, over {models}."
-        return (Finding(text, table.name), *_reason_findings(tables["why_left"]))
-
-
-def _rows(answer: CellAnswer) -> Iterator[tuple[Entry, ...]]:
-    for each in answer.answer["passes"]:
-        yield answer.subject.name, each["name"], each["rewritten"], sum(count for _, count in each["skipped"])
-
-
-def _reasons(answer: CellAnswer) -> Iterator[tuple[Entry, ...]]:
-    for each in answer.answer["passes"]:
-        for reason, count in each["skipped"]:
-            yield answer.subject.name, each["name"], reason, count
-
-
-def _matrix(answers: Sequence[CellAnswer], about: str) -> Table:
-    """Return the passes that skip matches, with a column for each model."""
-    skipped: dict[Entry, dict[Entry, Entry]] = {}
-    for answer in answers:
-        for model, name, _, count in _rows(answer):
-            if count:
-                skipped.setdefault(name, {})[model] = count
-    models = [answer.subject.name for answer in answers]
-    rows = tuple((name, *(counts.get(model, 0) for model in models)) for name, counts in skipped.items())
-    return Table("forensics_matrix", "Skipped matches by pass and model", ("pass", *models), rows, about)
-
-
-def _reason_findings(table: Table) -> Iterator[Finding]:
-    reasons: Counter[tuple[Entry, Entry]] = Counter()
-    for _, name, reason, places in table.rows:
-        reasons[name, reason] += integer(places)
-    total = several(reasons.total(), "skipped place")
-    for (name, reason), places in reasons.most_common(REASONS_NAMED):
-        yield Finding(f"Of {total}, {places} {'is' if places == 1 else 'are'} of {name}: {reason}.", table.name)
+        yield Finding(text, table.name)
+        for _, name, reason, places in tables["why_left"].rows:
+            reasons[name, reason] += integer(places)
+        total = several(reasons.total(), "skipped place")
+        for (name, reason), places in reasons.most_common(_REASONS_NAMED):
+            yield Finding(f"Of {total}, {places} {'is' if places == 1 else 'are'} of {name}: {reason}.", "why_left")
 
 
 STATIC, DYNAMIC, DATA = "static sizes", "dynamic dimensions", "sizes that depend on data"
 _COUNTED = ("chains", "nodes", "longest")
-NOTHING, OUTPUT = "nothing", "an output"
 _ARITHMETIC = (
     *("Gather", "Slice", "Concat", "Unsqueeze", "Squeeze", "Reshape", "Cast", "Identity", "Where", "Equal"),
     *("Add", "Sub", "Mul", "Div", "Mod", "Min", "Max", "ReduceProd", "ConstantOfShape", "Range", "Floor", "Ceil"),
@@ -143,15 +114,24 @@ class ShapeChains(Experiment):
 
     def tables(self, answers: Answers, options: StudyOptions, others: Tables) -> Sequence[Table]:
         """Return the number of chains by model, and kinds of chains by model and state."""
+        sums: list[tuple[Entry, ...]] = []
+        kinds: list[tuple[Entry, ...]] = []
+        for answer in answers:
+            model, states = answer.subject.name, [answer.answer["before"], answer.answer["after"]]
+            longest = [max((len(chain["nodes"]) for chain in state), default=0) for state in states]
+            sums.append((model, *map(len, states), *map(_distinct, states), *longest))
+            for when, state in zip(("before", "after"), states, strict=True):
+                groups: dict[tuple[str, str, str], list[Answer]] = defaultdict(list)
+                for chain in state:
+                    groups[chain["depends_on"], ", ".join(chain["dims"]), ", ".join(chain["feeds"])].append(chain)
+                for (kind, dims, feeds), chains in sorted(groups.items()):
+                    kinds.append((model, when, kind, dims or None, feeds, len(chains), _distinct(chains)))
         return (
             Table(
                 "shape_chains",
                 "Chains of shape arithmetic",
-                (
-                    "model",
-                    *(f"{what}_{when}" for what in ("chains", "nodes", "longest") for when in ("before", "after")),
-                ),
-                tuple(_sums(answer) for answer in answers),
+                ("model", *(f"{what}_{when}" for what in _COUNTED for when in ("before", "after"))),
+                tuple(sums),
                 "A chain is a Shape node and the arithmetic on small integer tensors that depends on it; nodes that "
                 "several chains share are counted once.",
             ),
@@ -159,7 +139,7 @@ class ShapeChains(Experiment):
                 "shape_chain_kinds",
                 "What chains of shape arithmetic depend on",
                 ("model", "state", "depends_on", "dims", "feeds", "chains", "nodes"),
-                tuple(row for answer in answers for row in _kinds(answer)),
+                tuple(kinds),
                 "By the symbolic sizes that a chain computes: static if all are numbers, dynamic if some are dynamic "
                 "dimensions of the inputs, data if some cannot be inferred from the graph.",
             ),
@@ -188,6 +168,10 @@ class ShapeChains(Experiment):
         return (Finding(f"{text}{': ' + why if why else ''}.", "shape_chain_kinds"),)
 
 
+def _distinct(chains: Iterable[Answer]) -> int:
+    return len({node for chain in chains for node in chain["nodes"]})
+
+
 def chains_of(model: ir.Model) -> list[dict[str, object]]:
     """Return the nodes, consumers and dimensions of each chain."""
     facts = Facts(model)
@@ -196,10 +180,15 @@ def chains_of(model: ir.Model) -> list[dict[str, object]]:
     chains: list[dict[str, object]] = []
     for chain in _chains(facts):
         inside = set(chain)
-        ends = [value for node in chain for value in node.outputs if _leaves(value, inside)]
-        kind, dims = _depends(ends, inside, facts)
-        feeds = sorted(_consumers(ends, inside))
-        chains.append({"nodes": [*map(label, chain)], "feeds": feeds, "depends_on": kind, "dims": dims})
+        ends = [value for node in chain for value in node.outputs if is_used_outside(value, inside)]
+        feeds = {use.node.op_type for value in ends for use in value.uses() if use.node not in inside}
+        feeds |= {"an output"} if any(value.is_graph_output() for value in ends) else set()
+        sizes = [size for value in ends for size in _sizes(value, inside, facts)]
+        inferred = [size for size in sizes if size is not None and (isinstance(size, int) or not size.is_vague)]
+        dims = sorted(set(names_in(inferred)))
+        kind = DATA if len(inferred) < len(sizes) else DYNAMIC if dims else STATIC
+        nodes = [*map(label, chain)]
+        chains.append({"nodes": nodes, "feeds": sorted(feeds or {"nothing"}), "depends_on": kind, "dims": dims})
     return chains
 
 
@@ -225,28 +214,6 @@ def _is_arithmetic(node: ir.Node, facts: Facts) -> bool:
     return dtype is not None and dtype.is_integer() and facts.rank(node.inputs[0]) in (0, 1)
 
 
-def _leaves(value: ir.Value, inside: set[ir.Node]) -> bool:
-    return value.is_graph_output() or any(use.node not in inside for use in value.uses())
-
-
-def _consumers(ends: Iterable[ir.Value], inside: set[ir.Node]) -> set[str]:
-    names: set[str] = set()
-    for value in ends:
-        names.update(use.node.op_type for use in value.uses() if use.node not in inside)
-        names.update([OUTPUT] if value.is_graph_output() else [])
-    return names or {NOTHING}
-
-
-def _depends(ends: Iterable[ir.Value], inside: set[ir.Node], facts: Facts) -> tuple[str, list[str]]:
-    """Return the kind of sizes that the chain computes, and the names of their dimensions."""
-    sizes = [size for value in ends for size in _sizes(value, inside, facts)]
-    inferred = [size for size in sizes if size is not None and (isinstance(size, int) or not size.is_vague)]
-    names = sorted(set(names_in(inferred)))
-    if len(inferred) < len(sizes):
-        return DATA, names
-    return (DYNAMIC, names) if names else (STATIC, [])
-
-
 def _sizes(value: ir.Value, inside: set[ir.Node], facts: Facts) -> Sequence[Size | None]:
     """Return the sizes in a value; if its contents are not sizes (a range, a fill), those it is computed from."""
     contents = facts.contents(value)
@@ -256,27 +223,6 @@ def _sizes(value: ir.Value, inside: set[ir.Node], facts: Facts) -> Sequence[Size
     inputs = node.inputs if node is not None else ()
     operands = [operand for operand in inputs if operand is not None and operand.producer() in inside]
     return [size for operand in operands for size in _sizes(operand, inside, facts)] if operands else (None,)
-
-
-def _sums(answer: CellAnswer) -> tuple[Entry, ...]:
-    states = [answer.answer["before"], answer.answer["after"]]
-    chains = [len(state) for state in states]
-    nodes = [_distinct(state) for state in states]
-    longest = [max((len(chain["nodes"]) for chain in state), default=0) for state in states]
-    return (answer.subject.name, *chains, *nodes, *longest)
-
-
-def _kinds(answer: CellAnswer) -> Iterator[tuple[Entry, ...]]:
-    for state in ("before", "after"):
-        groups: dict[tuple[str, str, str], list[Answer]] = defaultdict(list)
-        for chain in answer.answer[state]:
-            groups[chain["depends_on"], ", ".join(chain["dims"]), ", ".join(chain["feeds"])].append(chain)
-        for (kind, dims, feeds), chains in sorted(groups.items()):
-            yield answer.subject.name, state, kind, dims or None, feeds, len(chains), _distinct(chains)
-
-
-def _distinct(chains: Iterable[Answer]) -> int:
-    return len({node for chain in chains for node in chain["nodes"]})
 
 
 CERTAIN_MODELS = 10  # of known family, needed for a certain finding
@@ -296,60 +242,52 @@ class Families(Experiment):
 
     def tables(self, answers: Answers, options: StudyOptions, others: Tables) -> Sequence[Table]:
         """Return one row for each model."""
+        rows: list[tuple[Entry, ...]] = []
+        for answer in answers:
+            known, before, after = answer.subject.family, answer.answer["before"], answer.answer["after"]
+            stays = before["family"] == after["family"]
+            right = None if known is None else stays and after["family"] == known
+            guesses = (guess[part] for guess in (before, after) for part in ("family", "confidence"))
+            rows.append((answer.subject.name, known, *guesses, right, stays, "; ".join(before["evidence"])))
         return (
             Table(
                 "families",
                 "Architecture families, guessed from structure",
                 ("model", "known", "before", "confidence_before", "after", "confidence_after", "right", "stays",
                  "evidence"),
-                tuple(_row(answer) for answer in answers),
+                tuple(rows),
                 "Guessed from operators and their connections, without names. known: the family of a model of the "
                 "built-in zoo, a dash for other models; right: guessed both before and after the passes.",
             ),
         )  # fmt: skip
 
-    def findings(self, tables: Tables) -> Sequence[Finding]:
-        """Return how often the guess is right, and whether fusion changes it."""
-        return tuple(_findings(tables["families"]))
+    def findings(self, tables: Tables) -> Iterator[Finding]:
+        """Yield how often the guess is right, and whether fusion changes it."""
+        rows = tables["families"].named_rows()
+        judged = [row for row in rows if row["right"] is not None]
+        right = sum(row["right"] is True for row in judged)
+        if judged:
+            low, high = wilson(right, len(judged))
+            few = f"; {several(len(judged), 'model')} are too few to be certain" if len(judged) < CERTAIN_MODELS else ""
+            text = f"The guessed family is right for {right} of {several(len(judged), 'model')}"
+            yield Finding(f"{text} (95 %: {low:.0%} to {high:.0%}){few}.", "families", certain=not few)
+        elif rows:
+            text = "The true family of these models is not known, so the guesses cannot be checked."
+            yield Finding(text, "families", certain=False)
+        guessed = "{model} ({known}, guessed {before} before and {after} after)"
+        if wrong := [guessed.format(**row) for row in judged if not row["right"]]:
+            yield Finding(f"Guessed wrongly: {', '.join(wrong)}.", "families")
+        changed = ["{model} ({before} → {after})".format(**row) for row in rows if not row["stays"]]
+        where = f"{', '.join(changed)}, out" if changed else "none"
+        if rows:
+            yield Finding(
+                f"The passes change the guessed family of {where} of {several(len(rows), 'model')}.", "families"
+            )
 
 
 def _guess(model: ir.Model) -> dict[str, Any]:
     guess = fingerprint(model)
     return {"family": str(guess.family), "confidence": guess.confidence, "evidence": list(guess.evidence)}
-
-
-def _row(answer: CellAnswer) -> tuple[Entry, ...]:
-    before, after, known = answer.answer["before"], answer.answer["after"], answer.subject.family
-    right = None if known is None else before["family"] == after["family"] == known
-    return (
-        answer.subject.name, known, before["family"], before["confidence"], after["family"], after["confidence"],
-        right, before["family"] == after["family"], "; ".join(before["evidence"]),
-    )  # fmt: skip
-
-
-def _findings(table: Table) -> Iterator[Finding]:
-    if not table.rows:
-        return
-    judged = [row for row in table.rows if row[6] is not None]
-    right = sum(row[6] is True for row in judged)
-    if judged:
-        low, high = wilson(right, len(judged))
-        few = f"; {several(len(judged), 'model')} are too few to be certain" if len(judged) < CERTAIN_MODELS else ""
-        text = f"The guessed family is right for {right} of {several(len(judged), 'model')}"
-        yield Finding(f"{text} (95 %: {low:.0%} to {high:.0%}){few}.", table.name, certain=not few)
-    else:
-        text = "The true family of these models is not known, so the guesses cannot be checked."
-        yield Finding(text, table.name, certain=False)
-    wrong = [f"{row[0]} ({row[1]}, guessed {row[2]} before and {row[4]} after)" for row in judged if not row[6]]
-    if wrong:
-        yield Finding(f"Guessed wrongly: {', '.join(wrong)}.", table.name)
-    changed = [f"{row[0]} ({row[2]} → {row[4]})" for row in table.rows if not row[7]]
-    count = several(len(table.rows), "model")
-    yield Finding(
-        f"The passes change the guessed family of {', '.join(changed)}, out of {count}." if changed
-        else f"The passes change the guessed family of none of {count}.",
-        table.name,
-    )  # fmt: skip
 
 
 def wilson(successes: int, count: int) -> tuple[float, float]:

@@ -8,7 +8,7 @@ is compared with the tolerance of the verification.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -24,7 +24,6 @@ from sardonyx.verbs.optimize.run_tables import loosest
 from sardonyx.verbs.study.experiment import (
     Answer,
     Answers,
-    CellAnswer,
     Experiment,
     StudyOptions,
     Subject,
@@ -75,7 +74,7 @@ class Distances:
         if reference.shape != result.shape or reference.dtype != result.dtype:
             self.pattern = "another type or shape"
             return
-        same = _same(reference, result)
+        same = (reference == result) | ((reference != reference) & (result != result))  # NaN equals NaN
         self.elements += same.size
         self.equal += int(np.count_nonzero(same))
         self.equal_trials += bool(same.all())
@@ -132,14 +131,6 @@ class Distances:
         return {"max": self._most[name], "mean": mean, "p50": median, "p99": high}
 
 
-def _same(one: Array, other: Array) -> Array:
-    """Return which elements are equal; NaN equals NaN."""
-    equal = np.asarray(one == other)
-    if is_float(one.dtype):
-        equal = equal | (np.isnan(one.astype(np.float64)) & np.isnan(other.astype(np.float64)))
-    return equal
-
-
 def _order(edge: int | None) -> float:
     return -math.inf if edge is None else edge
 
@@ -148,17 +139,9 @@ _AFFORDABLE = 8_000_000_000  # FLOPs of one run times the repeats: a large model
 _MIN_TRIALS = 2  # of a very large model
 CERTAIN_TRIALS = 10  # trials needed for a certain finding
 MARGIN = 2.0  # the recommended tolerance is the next power of two above this multiple of the largest difference
-CLASSES = (
-    Accuracy.EXACT,
-    Accuracy.REASSOCIATES,
-    Accuracy.APPROXIMATES,
-)  # of the passes of optimize, the strictest first
+CLASSES = (Accuracy.EXACT, Accuracy.REASSOCIATES, Accuracy.APPROXIMATES)  # of passes, the strictest first
 _MEASURES = ("abs", "rel", "ulp")
 _POINTS = ("max", "mean", "p50", "p99")
-_RULE = (
-    f"recommended: eps times the next power of two that is at least {MARGIN:g} times the largest difference, relative "
-    "to the value and the output's scale, as the verification measures it; 0 if all were equal."
-)
 
 
 class Tolerance(Experiment):
@@ -188,24 +171,52 @@ class Tolerance(Experiment):
 
     def tables(self, answers: Answers, options: StudyOptions, others: Tables) -> Sequence[Table]:
         """Return the differences by output, by class, and as the histogram of the plot."""
-        points = tuple(f"{point}_{measure}" for measure in _MEASURES for point in _POINTS)
+        rows: list[tuple[Entry, ...]] = []
+        bins: dict[tuple[str, str], Counter[float]] = defaultdict(Counter)
+        classes: dict[tuple[str, str], list[Answer]] = defaultdict(list)
+        for model, accuracy, result, output in _outputs(answers):
+            share = output["equal"] / output["elements"] if output["elements"] else None
+            summaries: list[dict[str, float]] = [output[measure] or {} for measure in (*_MEASURES, "scaled")]
+            points = (summary.get(point) for summary in summaries[:-1] for point in _POINTS)
+            rows.append((
+                model, accuracy, output["name"], output["dtype"], result["rewrites"], output["trials"],
+                output["equal_trials"], output["elements"], share, *points, summaries[-1].get("max"),
+                output["granted"], result["passed"],
+            ))  # fmt: skip
+            bins[model, accuracy].update({0.0 if edge is None else 2.0**edge: n for edge, n in output["histogram"]})
+            if output["scaled"] is not None:
+                about = {"model": model, "passed": result["passed"]}
+                classes[accuracy, output["dtype"]].append(output | about)
+        order = sorted(classes, key=lambda key: (CLASSES.index(Accuracy(key[0])), key[1]))
         return (
             Table(
                 "tolerance",
                 "Differences by model, class and output",
                 ("model", "class", "output", "dtype", "rewrites", "trials", "equal_trials", "elements", "equal_share",
-                 *points, "max_scaled", "granted", "passed"),
-                tuple(row for answer in answers for row in _outputs(answer)),
+                 *(f"{point}_{measure}" for measure in _MEASURES for point in _POINTS), "max_scaled", "granted",
+                 "passed"),
+                tuple(rows),
                 "Optimized against original, runtime optimizations off for both, on the random inputs of the "
                 "verification. rel: relative to the value; scaled: relative to the value plus the output's median "
                 "size; ulp: floating-point numbers in between; granted: the tolerance of the verification for scaled.",
             ),
-            _by_class(answers),
+            Table(
+                "tolerance_by_class",
+                "The tolerance that each class requires",
+                ("class", "dtype", "models", "failed_models", "outputs", "trials", "elements", "equal_share",
+                 "max_abs", "max_ulp", "max_scaled", "max_scaled_in_eps", "recommended", "recommended_in_eps",
+                 "granted_in_eps", "beyond_granted"),
+                tuple(_class_row(*key, classes[key]) for key in order),
+                f"recommended: eps times the next power of two that is at least {MARGIN:g} times the largest "
+                "difference, relative to the value and the output's scale, as the verification measures it; 0 if all "
+                "were equal. granted: the tolerance of the verification for any model; beyond_granted: outputs beyond "
+                "that, which pass only if the rounding errors of the model itself are as large.",
+            ),
             Table(
                 "tolerance_spread",
                 "How many elements differ by how much",
                 ("model", "class", "up_to_times_eps", "elements"),
-                tuple(row for answer in answers for row in _histogram(answer)),
+                tuple((*key, upper, count) for key, counts in bins.items() for upper, count in sorted(counts.items())),
                 "Scaled differences in units of the type's eps, in bins that end at powers of two; 0: equal.",
             ),
         )  # fmt: skip
@@ -246,56 +257,15 @@ def _measure(optimized: Candidate, accuracy: Accuracy, oracles: Sequence[Oracle]
     return {"rewrites": len(optimized.log.events), "passed": verdict.passed, "outputs": outputs}
 
 
-def _outputs(answer: CellAnswer) -> Iterator[tuple[Entry, ...]]:
-    for accuracy, result in answer.answer.items():
-        for output in result["outputs"]:
-            share = output["equal"] / output["elements"] if output["elements"] else None
-            points = (_point(output, measure, point) for measure in _MEASURES for point in _POINTS)
-            yield (
-                answer.subject.name, accuracy, output["name"], output["dtype"], result["rewrites"], output["trials"],
-                output["equal_trials"], output["elements"], share, *points, _point(output, "scaled", "max"),
-                output["granted"], result["passed"],
-            )  # fmt: skip
-
-
-def _point(output: Answer, measure: str, point: str) -> float | None:
-    return output[measure][point] if output[measure] is not None else None
-
-
-def _histogram(answer: CellAnswer) -> Iterator[tuple[Entry, ...]]:
-    for accuracy, result in answer.answer.items():
-        bins: dict[float, int] = {}
-        for output in result["outputs"]:
-            for edge, count in output["histogram"]:
-                upper = 0.0 if edge is None else 2.0**edge
-                bins[upper] = bins.get(upper, 0) + count
-        yield from ((answer.subject.name, accuracy, upper, bins[upper]) for upper in sorted(bins))
-
-
-def _by_class(answers: Sequence[CellAnswer]) -> Table:
-    """Return one row for each class and floating-point type."""
-    groups: dict[tuple[str, str], list[Answer]] = {}
+def _outputs(answers: Answers) -> Iterator[tuple[str, str, Answer, Answer]]:
+    """Yield each output of each class of each model, with the result of the class."""
     for answer in answers:
         for accuracy, result in answer.answer.items():
-            for output in result["outputs"]:
-                if output["scaled"] is not None:
-                    about = {"model": answer.subject.name, "passed": result["passed"]}
-                    groups.setdefault((accuracy, output["dtype"]), []).append(output | about)
-    order = sorted(groups, key=lambda key: (CLASSES.index(Accuracy(key[0])), key[1]))
-    return Table(
-        "tolerance_by_class",
-        "The tolerance that each class requires",
-        ("class", "dtype", "models", "failed_models", "outputs", "trials", "elements", "equal_share", "max_abs",
-         "max_ulp", "max_scaled", "max_scaled_in_eps", "recommended", "recommended_in_eps", "granted_in_eps",
-         "beyond_granted"),
-        tuple(_class_row(key, groups[key]) for key in order),
-        f"{_RULE} granted: the tolerance of the verification for any model; beyond_granted: outputs beyond that, "
-        "which pass only if the rounding errors of the model itself are as large.",
-    )  # fmt: skip
+            yield from ((answer.subject.name, accuracy, result, output) for output in result["outputs"])
 
 
-def _class_row(key: tuple[str, str], outputs: Sequence[Answer]) -> tuple[Entry, ...]:
-    accuracy, dtype = key
+def _class_row(accuracy: str, dtype: str, outputs: Sequence[Answer]) -> tuple[Entry, ...]:
+    """Return the row of a class and a floating-point type."""
     eps: float = outputs[0]["eps"]
     elements, equal = (sum(output[name] for output in outputs) for name in ("elements", "equal"))
     most = max(output["scaled"]["max"] for output in outputs)
@@ -329,34 +299,25 @@ def granted_in_eps(accuracy: Accuracy, eps: float) -> float:
 
 def _finding(row: dict[str, Entry], table: str) -> Finding:
     """Return the largest difference of one class and type, and the tolerance that it requires."""
-
-    def number(name: str) -> float:
-        value = row[name]
-        return float(value) if isinstance(value, (int, float)) else 0.0
-
-    trials, most = int(number("trials")), number("max_scaled_in_eps")
+    numbers = {name: value if isinstance(value, (int, float)) else 0 for name, value in row.items()}
+    trials, most, failed = int(numbers["trials"]), numbers["max_scaled_in_eps"], int(numbers["failed_models"])
+    recommended, granted = numbers["recommended_in_eps"], numbers["granted_in_eps"]
     head = f"Passes up to the class {row['class']}, {row['dtype']}:"
-    scope = f"in {several(trials, 'trial')} on {several(int(number('models')), 'model')}"
+    scope = f"in {several(trials, 'trial')} on {several(int(numbers['models']), 'model')}"
     enough = trials >= CERTAIN_TRIALS
     chance = f"at most {3 / trials:.1%} of such trials differ more (95 %)" if enough else "too few trials to be certain"
-    if number("failed_models"):
-        return Finding(
-            f"{head} the verification fails for {several(int(number('failed_models')), 'model')} {scope}.", table
-        )
+    if failed:
+        return Finding(f"{head} the verification fails for {several(failed, 'model')} {scope}.", table)
     if not most:
         return Finding(f"{head} bit-identical {scope}; {chance}.", table, certain=enough)
-    text = (
-        f"{head} differences of up to {most:.3g} eps of value and scale ({number('max_abs'):.1e} absolute) {scope}; "
-        f"{chance}. Recommended: {number('recommended'):.1e} ({number('recommended_in_eps'):g} eps)"
-    )
-    comparison = _compare_tolerances(most, number("recommended_in_eps"), number("granted_in_eps"))
-    return Finding(f"{text}; {comparison}.", table, certain=enough)
-
-
-def _compare_tolerances(most: float, recommended: float, granted: float) -> str:
-    """Compare the tolerance of the verification with the largest difference and the recommended tolerance."""
     if most > granted:
-        return f"the largest difference is above the {granted:g} eps that the verification allows any model"
-    if recommended > granted:
-        return f"the {granted:g} eps that the verification allows cover it, but without that margin"
-    return f"the verification allows {granted:g} eps, which is enough"
+        compared = f"the largest difference is above the {granted:g} eps that the verification allows any model"
+    elif recommended > granted:
+        compared = f"the {granted:g} eps that the verification allows cover it, but without that margin"
+    else:
+        compared = f"the verification allows {granted:g} eps, which is enough"
+    text = (
+        f"{head} differences of up to {most:.3g} eps of value and scale ({numbers['max_abs']:.1e} absolute) {scope}; "
+        f"{chance}. Recommended: {numbers['recommended']:.1e} ({recommended:g} eps); {compared}."
+    )
+    return Finding(text, table, certain=enough)
