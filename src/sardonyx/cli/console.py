@@ -11,10 +11,9 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, TextIO
 
 from sardonyx.errors import OutputError, SardonyxError
-from sardonyx.records.progress import duration
-from sardonyx.reporting.document import Document, Tone
-from sardonyx.reporting.formatting import one_line, printable_json
-from sardonyx.reporting.writers import terminal
+from sardonyx.records.progress import Progress, duration
+from sardonyx.reporting.document import Tone
+from sardonyx.reporting.formatting import one_line, printable_json, with_flags
 from sardonyx.reporting.writers.terminal import Style
 
 if TYPE_CHECKING:
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
     from sardonyx.fleet.engines import Status
 
-Progress = Callable[[str, float | None], None]
 COMMAND_LINE: ContextVar[tuple[str, ...]] = ContextVar("COMMAND_LINE", default=())  # the words of this command
 CONFIGURATION: ContextVar[str] = ContextVar("CONFIGURATION", default="")  # the file with defaults of its options
 
@@ -44,16 +42,11 @@ def style_for(stream: TextIO) -> Style:
     environment, on_terminal = os.environ, stream.isatty()
     wanted = bool(environment.get("FORCE_COLOR")) or (on_terminal and environment.get("TERM") != "dumb")
     columns = environment.get("COLUMNS", "")
-    given = int(columns) if columns.isascii() and columns.isdecimal() else 0
-    width = given or (_columns_of(stream) if on_terminal else None)
-    return Style(color=wanted and not environment.get("NO_COLOR"), width=width, wraps=on_terminal)
-
-
-def _columns_of(terminal: TextIO) -> int | None:
-    try:
-        return os.get_terminal_size(terminal.fileno()).columns or None
-    except OSError:
-        return None
+    width = int(columns) if columns.isascii() and columns.isdecimal() else 0
+    if on_terminal and not width:
+        with contextlib.suppress(OSError):
+            width = os.get_terminal_size(stream.fileno()).columns
+    return Style(color=wanted and not environment.get("NO_COLOR"), width=width or None, wraps=on_terminal)
 
 
 def check_stdout() -> None:
@@ -86,58 +79,12 @@ def put_json(data: bytes) -> None:
     put(printable_json(data) + "\n")
 
 
-def show(
-    record: Callable[[], bytes],
-    document: Callable[[], Document],
-    *,
-    as_json: bool,
-    quiet: bool,
-    form: str = "text",
-    csv: Callable[[], str] | None = None,
-    after: str = "",
-) -> None:
-    """Print the result of a command.
-
-    Args:
-        record: returns the record as JSON.
-        document: returns the document to print.
-        as_json: print the record.
-        quiet: print only the summary line of the document.
-        form: the format of the document.
-        csv: returns the result as CSV, for a command that has this format.
-        after: a last line after the text.
-    """
-    style = style_for(sys.stdout)
-    if form == "markdown":
-        from sardonyx.reporting.writers import markdown
-
-        put(markdown.write(document()))
-    elif form == "csv" and csv is not None:
-        put(csv())
-    elif as_json:
-        put_json(record())
-    elif quiet:
-        put(terminal.sentence(document(), style))
-    else:
-        put(terminal.write(document(), style) + after)
-
-
 def complain(error: SardonyxError) -> None:
     """Print an error: one line that says what is wrong, and one with a hint if there is one."""
-    from sardonyx.reporting.formatting import with_flags  # only errors need it
-
-    _print_error(error.message, None if error.hint is None else with_flags(error.hint))
-
-
-def complain_unexpected(error: BaseException) -> None:
-    """Print an error that is a bug in sardonyx: one line, and how to see the traceback."""
-    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    _print_error(f"unexpected failure: {text}", "this is a bug in sardonyx; --debug shows where it happened")
-
-
-def complain_usage(message: str, command: str) -> None:
-    """Print an error about a command line that could not be parsed."""
-    _print_error(message, f"`{command} --help` lists its arguments and options")
+    style = style_for(sys.stderr)
+    note(f"{style.paint(Tone.BAD, 'error:')} {one_line(error.message)}")
+    if error.hint:
+        note(f"{style.paint(Tone.STRONG, 'hint:')} {one_line(with_flags(error.hint))}")
 
 
 def note(text: str) -> None:
@@ -234,13 +181,6 @@ def announce(what: str, seconds: float, *, shown: bool) -> None:
     """Print how long something takes at most, before it starts; as progress, on a terminal only."""
     if shown and sys.stderr.isatty():
         note(f"{what}: up to about {duration(seconds)}")
-
-
-def _print_error(message: str, hint: str | None) -> None:
-    style = style_for(sys.stderr)
-    note(f"{style.paint(Tone.BAD, 'error:')} {one_line(message)}")
-    if hint:
-        note(f"{style.paint(Tone.STRONG, 'hint:')} {one_line(hint)}")
 
 
 def _writable(text: str, stream: TextIO) -> str:

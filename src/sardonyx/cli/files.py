@@ -10,7 +10,7 @@ import sys
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 
-import msgspec
+from msgspec import Struct
 
 from sardonyx.cli import options
 from sardonyx.cli.console import drop_stdout
@@ -18,7 +18,6 @@ from sardonyx.cli.options import check_readable, reject_both
 from sardonyx.common import atomic_write
 from sardonyx.common.temporary import temporary_folder
 from sardonyx.errors import ModelError, OutputError, SardonyxError, UsageError
-from sardonyx.records.base import Record
 from sardonyx.reporting.formatting import visible
 
 
@@ -26,7 +25,7 @@ def check_destinations(output: Path, record: Path | None, *, force: bool, folder
     """Check before any work that the model and the record can be written, to different files."""
     check_apart(record=record, output=output)
     if folder:
-        atomic_write.check_free_folder(str(output), force=force)
+        atomic_write.check_free_folder(output, force=force)
     check_free(None if folder else output, record, force=force)
 
 
@@ -44,18 +43,7 @@ def check_apart(**paths: Path | None) -> None:
 def check_free(*paths: Path | None, force: bool) -> None:
     """Check before any work that files can be written."""
     for path in filter(None, paths):
-        atomic_write.check_free(str(path), force=force)
-
-
-def write_record(path: Path | None, record: Record, *, force: bool) -> None:
-    """Write a record as indented JSON if the user asked for one; otherwise it is not even encoded."""
-    if path is not None:
-        write_whole(path, msgspec.json.format(record.to_json(), indent=2) + b"\n", force=force)
-
-
-def write_whole(path: Path, data: bytes, *, force: bool) -> None:
-    """Write a file atomically: to a temporary file that replaces it when complete."""
-    atomic_write.write_whole(str(path), data, force=force)
+        atomic_write.check_free(path, force=force)
 
 
 def results_line(folder: Path | None) -> str:
@@ -93,10 +81,19 @@ def on_disk(source: Path, destination: Path | None = None) -> Generator[tuple[Pa
             result = folder / "output.onnx" if destination == STREAM else destination
             yield given, result
         except SardonyxError as error:
-            raise type(error)(_named(error.message, folder), hint=error.hint) from error
+            message = error.message
+            for file, stream in _NAMES.items():
+                message = message.replace(str(folder / file), stream)
+            raise type(error)(message, hint=error.hint) from error
         if destination == STREAM and result is not None and result.exists():
             stack.close()  # standard output again
-            _send(result)
+            try:
+                with result.open("rb") as file:
+                    shutil.copyfileobj(file, sys.stdout.buffer)
+                sys.stdout.buffer.flush()
+            except OSError as error:
+                drop_stdout()
+                raise OutputError(f"cannot write to standard output: {error.strerror}") from error
 
 
 def _copied(path: Path) -> Path:
@@ -115,24 +112,7 @@ def _copied(path: Path) -> Path:
     return path
 
 
-def _send(path: Path) -> None:
-    try:
-        with path.open("rb") as file:
-            shutil.copyfileobj(file, sys.stdout.buffer)
-        sys.stdout.buffer.flush()
-    except OSError as error:
-        drop_stdout()
-        raise OutputError(f"cannot write to standard output: {error.strerror}") from error
-
-
-def _named(message: str, folder: Path) -> str:
-    """Return a message that names the streams instead of temporary files."""
-    for name, stream in _NAMES.items():
-        message = message.replace(str(folder / name), stream)
-    return message
-
-
-class Planned(msgspec.Struct, frozen=True):
+class Planned(Struct, frozen=True):
     """A model and where its result goes."""
 
     source: Path
@@ -176,7 +156,14 @@ def plan(
     """
     reject_both("--output", output is not None, "--out-dir", folder is not None)
     if len(models) == 2 and output is None and folder is None and writes and all(map(is_file, models)):
-        source, output = _with_output(*map(Path, models))
+        source, output = map(Path, models)
+        if source != STREAM:
+            check_readable(source)
+        if output != STREAM and options.is_there(output):
+            raise UsageError(
+                f"{output} exists: it could be a second model or the output",
+                hint="name the output with -o, or a folder for the results of both with --out-dir",
+            )
         return Planned(source, output)
     if len(models) == 1 and is_file(models[0]) and not (folder and is_elsewhere(folder)):
         source = Path(models[0])
@@ -192,17 +179,6 @@ def plan(
             raise UsageError(f"{models[0]} needs a folder for its results", hint="give it with --out-dir")
         raise UsageError("several models need a folder for their results", hint="give it with --out-dir")
     return None
-
-
-def _with_output(first: Path, second: Path) -> tuple[Path, Path]:
-    if first != STREAM:
-        check_readable(first)
-    if second != STREAM and options.is_there(second):
-        raise UsageError(
-            f"{second} exists: it could be a second model or the output",
-            hint="name the output with -o, or a folder for the results of both with --out-dir",
-        )
-    return first, second
 
 
 def _destination(model: Path, output: Path | None, folder: str | None, suffix: str) -> Path:

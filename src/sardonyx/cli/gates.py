@@ -14,7 +14,7 @@ import itertools
 import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import msgspec
 from msgspec import Struct
@@ -79,24 +79,16 @@ class Gating(Struct, frozen=True):
             _check_page(summary, [baseline, *beside])
         return cls(kind, gates, earlier, summary)
 
-    def check_verified(self, verified: bool, hint: str) -> None:
-        """Raise an error if a gate needs a verification and there will be none."""
-        if self.gates and not verified:
-            from sardonyx.reporting.record_kinds import NEEDS_VERDICT
+    def require(self, what: Literal["verification", "measurement"], planned: bool, hint: str) -> None:
+        """Raise an error if a gate needs a verification or a measurement and there will be none."""
+        if not self.gates or planned:
+            return
+        from sardonyx.reporting.record_kinds import NEEDS_TUNING, NEEDS_VERDICT
 
-            self._reject(NEEDS_VERDICT, "a verification", hint)
-
-    def check_timed(self, timed: bool, hint: str) -> None:
-        """Raise an error if a gate needs a measurement and there will be none."""
-        if self.gates and not timed:
-            from sardonyx.reporting.record_kinds import NEEDS_TUNING
-
-            self._reject(NEEDS_TUNING, "a measurement", hint)
-
-    def _reject(self, names: Collection[str], what: str, hint: str) -> None:
+        names = NEEDS_VERDICT if what == "verification" else NEEDS_TUNING
         unmet = next((one for one in self.gates if one.name in names), None)
         if unmet is not None:
-            raise UsageError(f"--fail-if {unmet.text!r} needs {what}", hint=hint)
+            raise UsageError(f"--fail-if {unmet.text!r} needs a {what}", hint=hint)
 
     def results(self, record: Any) -> list[gate.Outcome]:
         """Return the result of every gate for a record."""
@@ -145,7 +137,7 @@ def about_all(fail_if: Sequence[str] | None) -> list[str]:
         return []
     from sardonyx.reporting.record_kinds import FLEET
 
-    return [text for text in fail_if if _NAME.findall(text)[:1] and _NAME.findall(text)[0] in FLEET.names]
+    return [text for text in fail_if if (name := _NAME.match(text)) and name[1] in FLEET.names]
 
 
 def add_failure(arguments: Sequence[str], error: SardonyxError) -> None:

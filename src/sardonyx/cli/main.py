@@ -11,7 +11,6 @@ import contextlib
 import functools
 import gc
 import os
-import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -22,17 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from msgspec import Struct
 
-from sardonyx.cli.console import (
-    COMMAND_LINE,
-    CONFIGURATION,
-    check_stdout,
-    complain,
-    complain_unexpected,
-    complain_usage,
-    guarded_stdout,
-    note,
-    put,
-)
+from sardonyx.cli.console import COMMAND_LINE, CONFIGURATION, check_stdout, complain, guarded_stdout, note, put
 from sardonyx.errors import RuntimeFailure, SardonyxError, UsageError, did_you_mean
 from sardonyx.records.outside import entry_points, module
 
@@ -42,7 +31,6 @@ if TYPE_CHECKING:
 _FOLDER = Path(__file__).parents[1] / "verbs"
 _FIRST = ("export", "optimize", "verify", "quantize")  # in the list of commands; the others follow by name
 _NEW_OBJECTS = 200_000  # after which cycles are looked for: graphs and modules live until the end of a command
-_SUMMARY = re.compile(r'"""(.*)')
 
 
 class Command(Struct, frozen=True):
@@ -54,12 +42,8 @@ class Command(Struct, frozen=True):
     verb: Verb
 
 
-def _built_in() -> tuple[str, ...]:
-    names = {path.stem for path in _FOLDER.iterdir() if not path.name.startswith(("_", "."))}
-    return (*_FIRST, *sorted(names - {*_FIRST}))
-
-
-VERBS = _built_in()
+_NAMES = {path.stem for path in _FOLDER.iterdir() if not path.name.startswith(("_", "."))}
+VERBS = (*_FIRST, *sorted(_NAMES - {*_FIRST}))
 
 
 def outside() -> tuple[str, ...]:
@@ -68,8 +52,12 @@ def outside() -> tuple[str, ...]:
 
 
 def summaries() -> dict[str, str]:
-    """Return all commands with a line about each."""
-    found = {name: _summary(name) for name in VERBS}
+    """Return all commands with a line about each; built-in ones are not imported for it."""
+    found: dict[str, str] = {}
+    for name in VERBS:
+        path = _FOLDER / name
+        text = (path / "command.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8")
+        found[name] = text.removeprefix('"""').partition("\n")[0].removesuffix('"""')
     for name in outside():
         try:
             found[name] = _of_module(name, module(name)).summary
@@ -85,20 +73,8 @@ def load(name: str) -> Command | None:
         SardonyxError: the package that has it cannot be loaded.
     """
     if name in VERBS:
-        return _of_module(name, import_module(_module(name)))
+        return _of_module(name, import_module(f"sardonyx.verbs.{name}" + ".command" * (_FOLDER / name).is_dir()))
     return _of_module(name, module(name)) if name in outside() else None
-
-
-def _module(name: str) -> str:
-    return f"sardonyx.verbs.{name}" + (".command" if (_FOLDER / name).is_dir() else "")
-
-
-def _summary(name: str) -> str:
-    """Return the first line of the docstring of a built-in command, which is not imported."""
-    path = _FOLDER / name
-    text = (path / "command.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8")
-    match = _SUMMARY.match(text)
-    return "" if match is None else match[1].removesuffix('"""')
 
 
 def _of_module(name: str, module: Any) -> Command:
@@ -170,16 +146,20 @@ def run(arguments: Sequence[str], *, configured: bool = True) -> int:
     try:
         check_stdout()
         arguments = _with_command(arguments)
-        _check_command(arguments)
         code = _run(arguments, configured=configured)
     except SardonyxError as error:
         if debug:
             note(traceback.format_exc().rstrip())
-        _report_failure(arguments, error)
+        if any(word.partition("=")[0] == "--summary" for word in arguments) and not isinstance(error, UsageError):
+            from sardonyx.cli.gates import add_failure  # renders, so it is loaded only when needed
+
+            add_failure(arguments, error)
         complain(error)
         return error.exit_code
     except typer.TyperException as error:
-        complain_usage(error.format_message().replace("Value error, ", ""), _command_of(arguments))
+        command = f"sardonyx {arguments[0]}" if arguments and not arguments[0].startswith("-") else "sardonyx"
+        message = error.format_message().replace("Value error, ", "")
+        complain(UsageError(message, hint=f"`{command} --help` lists its arguments and options"))
         return error.exit_code
     except SystemExit as error:  # code of the model gives up
         if _completed():
@@ -188,12 +168,13 @@ def run(arguments: Sequence[str], *, configured: bool = True) -> int:
         complain(RuntimeFailure(f"{frame.filename}:{frame.lineno}: the model's code called sys.exit({error.code!r})"))
         return 1
     except (KeyboardInterrupt, typer.Abort):
-        note("interrupted")
-        return INTERRUPTED
+        code = INTERRUPTED
     except Exception as error:  # a bug; --debug shows the traceback
         if debug:
             note(traceback.format_exc().rstrip())
-        complain_unexpected(error)
+        text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        hint = "this is a bug in sardonyx; --debug shows where it happened"
+        complain(RuntimeFailure(f"unexpected failure: {text}", hint=hint))
         return 1
     if code == INTERRUPTED:
         note("interrupted")
@@ -239,25 +220,11 @@ def _with_command(arguments: Sequence[str]) -> Sequence[str]:
     name = next(iter(arguments), "-")
     if name.startswith("-") or name in VERBS or name in outside():
         return arguments
-    return ("report", *arguments) if name.endswith(".onnx") or os.path.isfile(name) else arguments
-
-
-def _check_command(arguments: Sequence[str]) -> None:
-    """Report an unknown command without loading all of them."""
-    name = next(iter(arguments), "-")
-    if name in VERBS or name.startswith("-") or name in outside():
-        return
+    if name.endswith(".onnx") or os.path.isfile(name):
+        return ("report", *arguments)
     known = (*VERBS, *outside())
     hint = did_you_mean(name, known) or f"there are {', '.join(known)}"
     raise UsageError(f"there is no command {name!r}", hint=hint)
-
-
-def _report_failure(arguments: Sequence[str], error: SardonyxError) -> None:
-    """Append the error to the page that --summary names, if there is one."""
-    if any(word.partition("=")[0] == "--summary" for word in arguments) and not isinstance(error, UsageError):
-        from sardonyx.cli.gates import add_failure  # renders, so it is loaded only when needed
-
-        add_failure(arguments, error)
 
 
 def main() -> NoReturn:
@@ -266,8 +233,3 @@ def main() -> NoReturn:
     code = run(sys.argv[1:])
     gc.freeze()  # otherwise the interpreter searches all objects for garbage twice before it ends
     sys.exit(code)
-
-
-def _command_of(arguments: Sequence[str]) -> str:
-    """Return the command whose help describes the arguments."""
-    return f"sardonyx {arguments[0]}" if arguments and not arguments[0].startswith("-") else "sardonyx"

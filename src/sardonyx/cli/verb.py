@@ -10,23 +10,27 @@ from __future__ import annotations
 import ast
 import functools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
+import msgspec
 from msgspec import UNSET, Struct
-from msgspec.structs import replace
 
 import sardonyx
 from sardonyx.cli import files
-from sardonyx.cli.console import complain, progress, show
+from sardonyx.cli.console import complain, progress, put, put_json, style_for
 from sardonyx.cli.gates import Gating
 from sardonyx.cli.options import DEBUG, GATING, Option, reject_both
+from sardonyx.common.atomic_write import write_whole
 from sardonyx.errors import VerificationFailed
 from sardonyx.records.outside import OutsideRecord
 from sardonyx.reporting.document import Document, View
+from sardonyx.reporting.formatting import notes_with_flags
+from sardonyx.reporting.writers import terminal
 
 if TYPE_CHECKING:
     import typer
@@ -91,10 +95,28 @@ def parameters(name: str) -> dict[str, Parameter]:
     end = re.compile(r"^[^\s)]", re.MULTILINE).search(source, source.index("\n", start) + 1)
     node = ast.parse(source[start : end.start() if end else None]).body[0]
     assert isinstance(node, (ast.FunctionDef, ast.ClassDef))
-    listed = _of_function(node.args) if isinstance(node, ast.FunctionDef) else _of_class(node)
     entries = _ENTRY.finditer(ast.get_docstring(node) or "")
     texts = {entry["name"]: " ".join(entry["text"].split()) for entry in entries}
-    return {each.name: replace(each, help=_sentence(texts.get(each.name, ""))) for each in listed}
+    found: dict[str, Parameter] = {}
+    for name, annotation, value, keyword in _declared(node):
+        written = ["" if each is None else ast.unparse(each) for each in (annotation, value)]
+        help = texts.get(name, "")
+        found[name] = Parameter(name, written[0], written[1] or None, help[:1].upper() + help[1:], keyword)
+    return found
+
+
+def _declared(
+    node: ast.FunctionDef | ast.ClassDef,
+) -> Iterator[tuple[str, ast.expr | None, ast.expr | None, bool]]:
+    """Yield each parameter or field with its annotation, its default, and whether it is passed by name only."""
+    if isinstance(node, ast.ClassDef):
+        fields = [each for each in node.body if isinstance(each, ast.AnnAssign)]
+        yield from ((ast.unparse(each.target), each.annotation, each.value, True) for each in fields)
+        return
+    plain, named = node.args.args, node.args.kwonlyargs
+    defaults = [*[None] * (len(plain) - len(node.args.defaults)), *node.args.defaults, *node.args.kw_defaults]
+    for each, value in zip((*plain, *named), defaults, strict=True):
+        yield each.arg, each.annotation, value, each in named
 
 
 def _source(module: str) -> str:
@@ -103,33 +125,6 @@ def _source(module: str) -> str:
     path = Path(str(import_module(root).__file__))
     path = path.parent.joinpath(*rest) if rest else path.with_suffix("")
     return (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8")
-
-
-def _of_function(arguments: ast.arguments) -> list[Parameter]:
-    required = len(arguments.args) - len(arguments.defaults)
-    plain = zip(arguments.args, [*[None] * required, *arguments.defaults], strict=True)
-    keywords = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-    return [
-        *(_parameter(each.arg, each.annotation, default) for each, default in plain),
-        *(_parameter(each.arg, each.annotation, default, keyword=True) for each, default in keywords),
-    ]
-
-
-def _of_class(node: ast.ClassDef) -> list[Parameter]:
-    fields = [each for each in node.body if isinstance(each, ast.AnnAssign)]
-    return [_parameter(ast.unparse(each.target), each.annotation, each.value, keyword=True) for each in fields]
-
-
-def _parameter(name: str, annotation: ast.expr | None, value: ast.expr | None, *, keyword: bool = False) -> Parameter:
-    texts = (None if each is None else ast.unparse(each) for each in (annotation, value))
-    return Parameter(name, next(texts) or "", next(texts), keyword=keyword)
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
-Progress = Callable[[str, float | None], None]
 
 
 def _nothing(_record: Any, _view: View) -> Document:
@@ -323,27 +318,31 @@ class Given:
             differs: Why a verification failed, for `--json`; the text says so itself.
             after: A last line.
         """
-        values, verb, csv = self._values, self.verb, self.verb.csv
-        shown = loaded("sardonyx.reporting.formatting:notes_with_flags")(record) if verb.translated else record
-        if "record" in values:
-            files.write_record(values["record"], record, force=self.force)
+        values, verb = self._values, self.verb
+        shown = notes_with_flags(record) if verb.translated else record
+        if values.get("record") is not None:
+            data: bytes = record.to_json()
+            write_whole(self.record, msgspec.json.format(data, indent=2) + b"\n", force=self.force)
         if verb.svg is not None and values.get("svg") is not None:
-            files.write_whole(self.svg, verb.svg(record).encode(), force=self.force)
-        show(
-            record.to_json if differs else lambda: self._gating.with_results(record.to_json(), record),
-            document or (lambda: verb.document(shown, self.view)),
-            as_json=self.as_json,
-            quiet=self.quiet,
-            form=values.get("format", "text"),
-            csv=None if csv is None else lambda: csv(shown),
-            after=after,
-        )
-        failure = VerificationFailed(differs) if differs else None
-        if failure is not None and self.as_json:
-            complain(failure)
-        return self._gating.outcome(
-            record, verb.sentence(record) if sentence is None else sentence, failed=failure.exit_code if failure else 0
-        )
+            write_whole(self.svg, verb.svg(record).encode(), force=self.force)
+        answer = document or (lambda: verb.document(shown, self.view))
+        style, form = style_for(sys.stdout), values.get("format", "text")
+        if form == "markdown":
+            from sardonyx.reporting.writers import markdown
+
+            put(markdown.write(answer()))
+        elif form == "csv" and verb.csv is not None:
+            put(verb.csv(shown))
+        elif self.as_json:
+            put_json(record.to_json() if differs else self._gating.with_results(record.to_json(), record))
+        elif self.quiet:
+            put(terminal.sentence(answer(), style))
+        else:
+            put(terminal.write(answer(), style) + after)
+        if differs and self.as_json:
+            complain(VerificationFailed(differs))
+        line = verb.sentence(record) if sentence is None else sentence
+        return self._gating.outcome(record, line, failed=VerificationFailed.exit_code if differs else 0)
 
     def run_many(
         self,

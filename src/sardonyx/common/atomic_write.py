@@ -28,7 +28,7 @@ _DRAFT = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{8}-\d+-[0-9a-f]{6}\.part", re.DOT
 _ABANDONED = 24 * 3600.0  # seconds without a change, after which a draft is abandoned
 
 
-def check_free(path: str, *, force: bool) -> None:
+def check_free(path: str | Path, *, force: bool) -> None:
     """Refuse a destination that exists or that cannot hold a file; find out by creating one beside it."""
     if os.path.isdir(path):
         raise OutputError(f"{path} is a folder", hint="name a file in it")
@@ -44,7 +44,7 @@ def check_free(path: str, *, force: bool) -> None:
 
 
 @contextlib.contextmanager
-def explained(path: str) -> Generator[None]:
+def explained(path: str | Path) -> Generator[None]:
     """Convert system errors to one line with a hint."""
     try:
         yield
@@ -67,7 +67,7 @@ class Draft:
             failure; not needed for files that are temporary or can be computed again.
     """
 
-    def __init__(self, path: str, *, durable: bool = True) -> None:
+    def __init__(self, path: str | Path, *, durable: bool = True) -> None:
         self.path = os.path.realpath(path)  # a symbolic link keeps its target
         self._durable = durable
         folder, name = os.path.split(self.path)
@@ -207,7 +207,7 @@ def _processes() -> str:
     return hashlib.sha256("".join(table).encode()).hexdigest()[:8]
 
 
-def check_free_folder(path: str, *, force: bool) -> None:
+def check_free_folder(path: str | Path, *, force: bool) -> None:
     """Refuse a folder that is not empty or that cannot be created."""
     if os.path.lexists(path) and not os.path.isdir(path):
         raise OutputError(f"{path} is a file", hint="name a folder; it is created if it does not exist")
@@ -254,7 +254,7 @@ def _move_folder(draft: str, path: str) -> None:
     flush_folder(os.path.dirname(path))
 
 
-def write_whole(path: str, data: bytes, *, force: bool) -> None:
+def write_whole(path: str | Path, data: bytes, *, force: bool) -> None:
     """Write a file next to its destination and move it there when it is complete."""
     with explained(path), Draft(path) as draft:
         remove_abandoned(os.path.dirname(draft.path), re.escape(os.path.basename(draft.path)))

@@ -41,7 +41,7 @@ def _run(given: Given) -> int:
     destination = given.output or _beside(model, given.module)
     if destination.resolve() == model.resolve():
         raise UsageError("--output is the model itself", hint="choose another name")
-    given.check(beside=[destination], outputs=False).check_verified(given.verify != "off", "drop --verify off")
+    given.check(beside=[destination], outputs=False).require("verification", given.verify != "off", "drop --verify off")
     with progress(not given.quiet) as report:
         live = {} if source is None else _live(source, task, given.dtype, given.seed, model)
         return given.finish(given.call(model, given.module, destination, progress=report, **live))

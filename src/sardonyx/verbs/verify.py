@@ -20,10 +20,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sardonyx.cli import files, options
-from sardonyx.cli.console import Progress, progress
+from sardonyx.cli.console import progress
 from sardonyx.cli.files import is_file
 from sardonyx.cli.options import Option, argument, check_readable
 from sardonyx.cli.verb import Given, Verb
+from sardonyx.records.progress import Progress
 from sardonyx.reporting.document import View
 from sardonyx.reporting.verdict import verdict_document, verdict_sentence
 

@@ -15,10 +15,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from sardonyx.cli import files
 from sardonyx.cli.console import put
 from sardonyx.cli.options import FORCE, argument, file, output
 from sardonyx.cli.verb import Given, Verb
+from sardonyx.common.atomic_write import write_whole
 
 
 def _run(given: Given) -> int:
@@ -27,7 +27,7 @@ def _run(given: Given) -> int:
     if given.output is None:
         put(text)
     else:
-        files.write_whole(given.output, text.encode(), force=given.force)
+        write_whole(given.output, text.encode(), force=given.force)
     return 0
 
 

@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Literal
 
 from sardonyx.cli import options
 from sardonyx.cli.console import put
-from sardonyx.cli.files import check_free, write_whole
+from sardonyx.cli.files import check_free
 from sardonyx.cli.options import MODEL, OUTPUT, choice, listed
 from sardonyx.cli.verb import Given, Verb
+from sardonyx.common.atomic_write import write_whole
 from sardonyx.errors import UsageError
 from sardonyx.reporting import formatting
 

@@ -35,7 +35,7 @@ def _run(given: Given) -> int:
         raise UsageError("--target is for an optimized model", hint="add --optimize")
     destination = given.output or Path("model" if given.for_generation else "model.onnx")
     gating = given.check(beside=[destination], outputs=False)
-    gating.check_verified(given.verify != "off", "drop --verify off")
+    gating.require("verification", given.verify != "off", "drop --verify off")
     files.check_destinations(destination, given.record, force=given.force, folder=given.for_generation)
 
     from sardonyx.frontend.sources import parse_source

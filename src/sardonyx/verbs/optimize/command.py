@@ -19,12 +19,13 @@ from msgspec.structs import replace
 
 from sardonyx.cli import files, options
 from sardonyx.cli import files as single
-from sardonyx.cli.console import Progress, announce, note, progress
+from sardonyx.cli.console import announce, note, progress
 from sardonyx.cli.files import STREAM, on_disk
 from sardonyx.cli.options import MORE, OUTPUT, Option, file, parse_duration, reject_both
 from sardonyx.cli.verb import Given, Verb, later
 from sardonyx.common.atomic_write import explained
 from sardonyx.errors import UsageError
+from sardonyx.records.progress import Progress
 from sardonyx.reporting.formatting import one_line
 
 if TYPE_CHECKING:
@@ -47,8 +48,8 @@ def _run(given: Given) -> int:
         single.reject({given.flag(name): getattr(given, name) for name in one})
     beside = () if planned is None else (planned.source, planned.destination)
     gating = given.check(beside=beside, many=planned is None, outputs=False)
-    gating.check_verified(not dry_run and given.verify != "off", "drop --verify off and --dry-run")
-    gating.check_timed(given.tune, "add --tune")
+    gating.require("verification", not dry_run and given.verify != "off", "drop --verify off and --dry-run")
+    gating.require("measurement", given.tune, "add --tune")
     if planned is None:
         from sardonyx.fleet.sources import find_sources
 

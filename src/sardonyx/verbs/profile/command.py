@@ -18,9 +18,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sardonyx.cli import files, options
+from sardonyx.cli import options
 from sardonyx.cli.options import Option, argument, file, listed, parse_point, svg, table_format
 from sardonyx.cli.verb import Given, Verb, later
+from sardonyx.common.atomic_write import write_whole
 from sardonyx.records.bench import Profile
 
 
@@ -30,7 +31,7 @@ def _run(given: Given) -> int:
     if given.trace is not None:
         from sardonyx.reporting.plots.profile import trace
 
-        files.write_whole(given.trace, trace(profile), force=given.force)
+        write_whole(given.trace, trace(profile), force=given.force)
     return given.finish(profile)
 
 

@@ -64,7 +64,7 @@ def _report_models(given: Given, models: list[Path]) -> int:
     if format_of(given.output, given.format) != "html":
         raise UsageError("the report of a model is a page", hint="`sardonyx inspect` prints text and JSON")
     page = given.output or models[0].with_suffix(".html")
-    check_free(str(page), force=given.force)
+    check_free(page, force=given.force)
     with progress(shown=True) as report:
         bundles = write_page(models, page, force=given.force, progress=report)
     labels = ", ".join(formatting.name(bundle.label) for bundle in bundles)

@@ -37,7 +37,7 @@ def write_page(
         OutputError: the page cannot be written.
     """
     bundles = [describe(model, progress) for model in models]
-    write_whole(str(output), render_models(bundles).encode(), force=force)
+    write_whole(output, render_models(bundles).encode(), force=force)
     return bundles
 
 
