@@ -183,10 +183,10 @@ class _Sleeping:
 
     def run(self, work: Pause, folder: Path, limits: Any) -> Any:
         """Compute in this thread."""
-        from sardonyx.fleet.work import Ended, Reply
+        from sardonyx.fleet.work import Outcome
 
         del limits
-        return Ended(Reply(work.compute(folder)), died=False, peak=0, log="")
+        return Outcome(work.compute(folder), None, 0.0)
 
 
 async def be_workers(address: str, count: int) -> None:

@@ -57,12 +57,12 @@ class CellStore:
     """
 
     def __init__(self, store: Store | str | Path, code: str) -> None:
-        self._store = store if isinstance(store, Store) else open_store(store)
+        self._store = open_store(store) if isinstance(store, (str, Path)) else store
         self._code = code
         self._loaded: dict[str, bytes | None] = {}
         folder = self._store.path(FOLDER)
         if folder is not None:
-            with explained(str(folder)):
+            with explained(folder):
                 folder.mkdir(parents=True, exist_ok=True)  # it shows that the folder is one of a study
         self._store.remove_abandoned()
 

@@ -200,17 +200,17 @@ class DaskEngine(Engine):
         workers: dict[str, Any] = self._client.scheduler_info(n_workers=-1)["workers"]
         self.places = max(1, sum(worker["nthreads"] for worker in workers.values()))
         self._resources = {}
-        timers: list[str] = []
+        timers = Counter[str]()
         for worker in workers.values():
             declared: dict[str, float] = worker.get("resources") or {}
-            timers += [worker["host"]] if declared.get("timing") else []
+            timers[worker["host"]] += bool(declared.get("timing"))
             for name, amount in declared.items():
                 self._resources[name] = max(amount, self._resources.get(name, 0))
-        self._timers = len(set(timers))
-        for host in timers:
-            if timers.count(host) > 1:
+        self._timers = sum(count > 0 for count in timers.values())
+        for host, count in timers.items():
+            if count > 1:
                 raise UsageError(
-                    f"{timers.count(host)} Dask workers on {host} declare the resource timing",
+                    f"{count} Dask workers on {host} declare the resource timing",
                     hint="declare it for one worker of each machine: timed work must run alone",
                 )
         self._looked = time.monotonic()
@@ -260,11 +260,9 @@ def connect(cluster: str) -> DaskEngine:
     def client() -> _Client:
         from distributed import Client
 
-        if made is not None:
-            return Client(made, timeout=_CONNECT, set_as_default=False)
-        if Path(cluster).is_file():
+        if made is None and Path(cluster).is_file():
             return Client(scheduler_file=cluster, timeout=_CONNECT, set_as_default=False)
-        return Client(cluster, timeout=_CONNECT, set_as_default=False)
+        return Client(cluster if made is None else made, timeout=_CONNECT, set_as_default=False)
 
     try:
         return DaskEngine(client(), client, made)
@@ -318,7 +316,6 @@ def _free_memory() -> int | None:
 
 ATTEMPTS = 2  # of work whose process dies
 _POLL = 0.5  # seconds; waiting for a queue without a limit cannot be interrupted on every system
-_Event = tuple[int, Future[Outcome] | None]  # work has begun, or its future has ended
 
 
 class Report(Struct, frozen=True):
@@ -345,75 +342,55 @@ def run_all(
         find: returns the stored outcome of the work with an index; it is called right before the work would run.
         idle: called every half second in which nothing begins or ends.
     """
-    yield from _Execution(works, engine, limits or Limits(), find).reports(idle)
-
-
-class _Execution:
-    """The state of `run_all`."""
-
-    def __init__(
-        self, works: Sequence[Work], engine: Engine, limits: Limits, find: Callable[[int], Outcome | None]
-    ) -> None:
-        self._works, self._engine, self._limits, self._find = works, engine, limits, find
-        self._waiting = deque(sorted(range(len(works)), key=lambda index: works[index].needs.timed))
-        self._load = Load()
-        self._begun: set[int] = set()
-        self._attempts: dict[int, int] = {}
-        self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
-
-    def reports(self, idle: Callable[[], object]) -> Generator[Report]:
-        while self._waiting or self._load.works:
-            yield from self._submit()
-            if not self._load.works:
-                continue
-            try:
-                index, future = self._events.get(timeout=_POLL)
-            except queue.Empty:
-                idle()
-                continue
-            if future is None and index not in self._begun:
-                self._begun.add(index)  # another attempt is not another beginning
-                yield Report(index)
-            elif future is None:
-                continue
-            elif (outcome := self._ended(index, future)) is not None:
-                yield Report(index, outcome)
-
-    def _submit(self) -> Generator[Report]:
-        """Submit works until the engine takes no more."""
-        while self._waiting:
-            index = self._waiting[0]
-            work = self._works[index]
-            if not self._engine.has_room(work.needs, self._load):
-                return
-            self._waiting.popleft()
-            if index not in self._attempts and (found := self._find(index)) is not None:
+    limits, load = limits or Limits(), Load()
+    waiting = deque(sorted(range(len(works)), key=lambda index: works[index].needs.timed))
+    attempts, begun = dict[int, int](), set[int]()
+    events: queue.SimpleQueue[tuple[int, Future[Outcome] | None]] = queue.SimpleQueue()  # None: the work has begun
+    while waiting or load.works:
+        while waiting and engine.has_room(works[waiting[0]].needs, load):
+            index = waiting.popleft()
+            if index not in attempts and (found := find(index)) is not None:
                 yield Report(index, found, found=True)
                 continue
-            self._load.add(work.needs)
-            self._attempts[index] = self._attempts.get(index, 0) + 1
-            future = self._engine.submit(work, self._limits, lambda index=index: self._events.put((index, None)))
-            future.add_done_callback(lambda future, index=index: self._events.put((index, future)))
-
-    def _ended(self, index: int, future: Future[Outcome]) -> Outcome | None:
-        """Return the outcome; None if the work is to be submitted again."""
-        self._load.add(self._works[index].needs, -1)
+            load.add(works[index].needs)
+            attempts[index] = attempts.get(index, 0) + 1
+            submitted = engine.submit(works[index], limits, lambda index=index: events.put((index, None)))
+            submitted.add_done_callback(lambda future, index=index: events.put((index, future)))
+        if not load.works:
+            continue
         try:
-            outcome = future.result()
-        except CancelledError:  # the engine forgot it: this is no attempt
-            self._engine.recover()
-            self._attempts[index] -= 1
-            self._waiting.appendleft(index)
-            return None
-        except SardonyxError:
-            raise
-        except Exception as error:  # of the engine
-            died = type(error).__name__ == "KilledWorker"  # of Dask, also if the work only waited on workers that died
-            outcome = Outcome(None, "every worker that ran it died" if died else reason(error), 0.0, died=died)
-        if outcome.died and self._attempts[index] < ATTEMPTS:
-            self._waiting.append(index)
-            return None
-        return replace(outcome, attempts=self._attempts[index])
+            index, future = events.get(timeout=_POLL)
+        except queue.Empty:
+            idle()
+            continue
+        if future is None:
+            if index not in begun:  # another attempt is not another beginning
+                begun.add(index)
+                yield Report(index)
+            continue
+        load.add(works[index].needs, -1)
+        outcome = _outcome(future)
+        if outcome is None:  # the engine forgot it: this is no attempt
+            engine.recover()
+            attempts[index] -= 1
+            waiting.appendleft(index)
+        elif outcome.died and attempts[index] < ATTEMPTS:
+            waiting.append(index)
+        else:
+            yield Report(index, replace(outcome, attempts=attempts[index]))
+
+
+def _outcome(future: Future[Outcome]) -> Outcome | None:
+    """Return the outcome of work, also if the engine failed; None if the engine cancelled it."""
+    try:
+        return future.result()
+    except CancelledError:
+        return None
+    except SardonyxError:
+        raise
+    except Exception as error:  # of the engine
+        died = type(error).__name__ == "KilledWorker"  # of Dask, also if the work only waited on workers that died
+        return Outcome(None, "every worker that ran it died" if died else reason(error), 0.0, died=died)
 
 
 STATUS = "status.json"

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import glob
 import hashlib
+import itertools
 import os
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -109,23 +110,22 @@ def _expanded(text: str, exclude: Path | None, base: Path | None = None) -> list
     if is_url(text):
         return _of_url(text)
     if is_built(text):
-        return [Source(text, _absolute_factory(text, base), plain_name(text))]
+        file, _, factory = text.rpartition(":")
+        here = f"{os.path.abspath((base or Path()) / file)}:{factory}" if file.endswith(".py") else text
+        return [Source(text, here, plain_name(text))]
     path = Path(text) if base is None else base / text
     if os.path.isdir(path):  # unlike is_dir, False for a name that is too long or may not be looked up
-        found = onnx_files(path, exclude)
-        names = [path_name(file.relative_to(path)) for file in found]
+        root, found = path, onnx_files(path, exclude)
     elif glob.has_magic(text) and not os.path.exists(path):
-        found, names = _matching(path, exclude)
+        root = Path(*itertools.takewhile(lambda part: not glob.has_magic(part), path.parts))
+        matching = sorted(map(Path, glob.glob(str(path), recursive=True)))
+        found = [file for file in matching if os.path.isfile(file) and not _is_excluded(file, root, exclude)]
     else:
-        return [_of_file(path, path_name(Path(path.name)))]
+        root, found = path.parent, [path]
     if not found:
         what = "contains no ONNX file" if os.path.isdir(path) else "matches no file"
         raise UsageError(f"{text} {what}", hint=_FORMS)
-    return [_of_file(file, name) for file, name in zip(found, names, strict=True)]
-
-
-def _of_file(path: Path, name: str) -> Source:
-    return _found(str(path), os.path.abspath(path), name)
+    return [_found(str(file), os.path.abspath(file), path_name(file.relative_to(root))) for file in found]
 
 
 def _found(text: str, location: str, name: str) -> Source:
@@ -140,16 +140,6 @@ def _escaped(name: str) -> str:
     return name if name.isprintable() and "\\" not in name else repr(name)[1:-1]
 
 
-def _matching(pattern: Path, exclude: Path | None) -> tuple[list[Path], list[str]]:
-    """Return the files that a pattern matches, and their names: their paths in the folder before the first `*`."""
-    parts = pattern.parts
-    fixed = next(place for place, part in enumerate(parts) if glob.has_magic(part))
-    root = Path(*parts[:fixed])
-    found = sorted(map(Path, glob.glob(str(pattern), recursive=True)))
-    found = [file for file in found if os.path.isfile(file) and not _is_excluded(file, root, exclude)]
-    return found, [path_name(file.relative_to(root)) for file in found]
-
-
 def _of_url(url: str) -> list[Source]:
     """Return the model at a URL, or all models below it."""
     if url.endswith(SUFFIX):
@@ -159,12 +149,6 @@ def _of_url(url: str) -> list[Source]:
     if not names:
         raise UsageError(f"{url} contains no ONNX file", hint=_FORMS)
     return [_found(f"{root}/{name}", f"{root}/{name}", path_name(Path(name))) for name in names]
-
-
-def _absolute_factory(text: str, base: Path | None) -> str:
-    """Return a built source in which a file of Python code has an absolute path."""
-    file, _, factory = text.rpartition(":")
-    return f"{os.path.abspath((base or Path()) / file)}:{factory}" if file.endswith(".py") else text
 
 
 def path_name(path: Path) -> str:
@@ -227,8 +211,9 @@ def _of_line(line: _Line, exclude: Path | None, base: Path | None) -> list[Sourc
         raise UsageError(f"{line.source} is {len(sources)} models", hint="name and candidate are for one model")
     if line.name is not None:
         sources = [replace(sources[0], name=line.name, problem="")]
-    elif len(sources) == 1 and _is_local_name(line.source):
-        sources = [replace(sources[0], name=path_name(Path(line.source)))]
+    elif len(sources) == 1 and not (is_url(line.source) or is_built(line.source)):
+        name = path_name(Path(line.source))  # a path below the manifest's folder is also a name
+        sources = sources if _why_not_a_name(name) else [replace(sources[0], name=name)]
     options, export = words(line.options), words(line.export)
     if export and not sources[0].is_built:
         raise UsageError(f"{line.source} is not exported", hint="leave out export")
@@ -236,11 +221,6 @@ def _of_line(line: _Line, exclude: Path | None, base: Path | None) -> list[Sourc
         other = _expanded(line.candidate, None, base)[0]
         sources = [replace(sources[0], candidate=other.location, candidate_text=other.text)]
     return [replace(source, options=options, export=export) for source in sources]
-
-
-def _is_local_name(text: str) -> bool:
-    """Return whether a path in a manifest is also a name: relative, and below the manifest's folder."""
-    return not (is_url(text) or is_built(text)) and not _why_not_a_name(path_name(Path(text)))
 
 
 def words(options: Sequence[str] | dict[str, Any]) -> tuple[str, ...]:
@@ -277,14 +257,15 @@ _RENAME = 'give it another one in a manifest: {"source": …, "name": …}'
 
 def _why_not_a_name(name: str) -> str:
     parts = name.split("/")
-    rules: tuple[tuple[str, Callable[[], bool]], ...] = (
-        ("it is empty", lambda: not all(parts)),
-        ("it is not below the folder", lambda: ".." in parts or "." in parts),
-        ("hidden files are not results", lambda: any(part.startswith(".") for part in parts)),
-        (_NOT_ACCEPTED, lambda: _escaped(name) != name),
-        ("the command writes a file of that name", lambda: name in RESERVED or parts[0] in _RESERVED_FOLDERS),
-    )
-    return next((why for why, breaks in rules if breaks()), "")
+    if not all(parts):
+        return "it is empty"
+    if ".." in parts or "." in parts:
+        return "it is not below the folder"
+    if any(part.startswith(".") for part in parts):
+        return "hidden files are not results"
+    if _escaped(name) != name:
+        return _NOT_ACCEPTED
+    return "the command writes a file of that name" if name in RESERVED or parts[0] in _RESERVED_FOLDERS else ""
 
 
 def find_pairs(reference: str, candidate: str | None) -> list[Source]:

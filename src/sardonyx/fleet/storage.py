@@ -23,12 +23,10 @@ import shutil
 import threading
 import time
 import uuid
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
@@ -55,78 +53,11 @@ class Contents(Struct, frozen=True, array_like=True):
             return Contents(os.fstat(file.fileno()).st_size, hashlib.file_digest(file, "sha256").hexdigest())
 
 
-class Store(ABC):
-    """Files by relative name, with `/` between folders. A store can be pickled; it does no work until it is used."""
-
-    url: str  # or the absolute path of a folder
-
-    @abstractmethod
-    def read(self, name: str) -> bytes | None:
-        """Return the contents of a file, or None if there is none."""
-
-    @abstractmethod
-    def write(self, name: str, data: bytes, *, replace: bool = True) -> bool:
-        """Write a file and return True; with `replace=False`, return False if it exists, and change nothing."""
-
-    @abstractmethod
-    def names(self, prefix: str = "") -> list[str]:
-        """Return the names that begin with a prefix, sorted."""
-
-    @abstractmethod
-    def remove(self, name: str) -> None:
-        """Delete a file, if it exists."""
-
-    @abstractmethod
-    def download(self, name: str, path: Path) -> None:
-        """Copy a file of the store to a path.
-
-        Raises:
-            OutputError: it does not exist.
-        """
-
-    @abstractmethod
-    def upload(self, path: Path, name: str) -> None:
-        """Copy or move a file into the store, replacing an earlier one."""
-
-    @abstractmethod
-    def tag(self, name: str) -> str | None:
-        """Return a text that changes with a file, or None if there is none."""
-
-    @abstractmethod
-    def matches(self, name: str, contents: Contents) -> bool:
-        """Return whether a file has these contents."""
-
-    def path(self, name: str) -> Path | None:
-        """Return the path of a file if the store is a folder, otherwise None."""
-        del name
-        return None
-
-    @abstractmethod
-    def scratch(self) -> AbstractContextManager[Path]:
-        """Return an empty folder for drafts, deleted at the end; in a folder store, `upload` moves files out of it."""
-
-    def read_all(self, names: Sequence[str]) -> list[bytes | None]:
-        """Return the contents of many files."""
-        return [self.read(name) for name in names]
-
-    @abstractmethod
-    def remove_abandoned(self) -> None:
-        """Delete drafts that killed processes left."""
-
-    def _name(self, name: str) -> str:
-        """Return a valid name.
-
-        Raises:
-            OutputError: it is not a relative name, or leaves the store.
-        """
-        parts = name.split("/")
-        if "\\" in name or any(part in ("", ".", "..") or is_draft(part) for part in parts):
-            raise OutputError(f"{name!r} is not the name of a file in {self.url}", hint="rename the model")
-        return name
+Store: TypeAlias = "_FolderStore | _RemoteStore"  # files by relative name, with `/` between folders; can be pickled
 
 
 def open_store(where: str | Path) -> Store:
-    """Return the store at a path or URL.
+    """Return the store at a path or URL; it does no work until it is used.
 
     Raises:
         UsageError: a package that the URL needs is missing.
@@ -139,26 +70,48 @@ def open_store(where: str | Path) -> Store:
     return _FolderStore(Path(where))
 
 
-class _FolderStore(Store):
+def _checked(name: str, url: str) -> str:
+    """Return a valid name.
+
+    Raises:
+        OutputError: it is not a relative name, or leaves the store.
+    """
+    parts = name.split("/")
+    if "\\" in name or any(part in ("", ".", "..") or is_draft(part) for part in parts):
+        raise OutputError(f"{name!r} is not the name of a file in {url}", hint="rename the model")
+    return name
+
+
+class _FolderStore:
     """A folder on a local or shared disk; it is created when the first file is written."""
 
     def __init__(self, folder: Path) -> None:
         self.url = os.path.abspath(folder)  # a worker may have another working directory
 
+    def path(self, name: str) -> Path:
+        """Return the path of a file, which may not exist; None if the store is no folder."""
+        return Path(self.url, _checked(name, self.url))
+
     def read(self, name: str) -> bytes | None:
+        """Return the contents of a file, or None if there is none."""
         path = self.path(name)
         try:
             return path.read_bytes()
         except ABSENT:
             return None
         except OSError as error:
-            raise _unreadable(str(path), error) from error
+            why = os.strerror(error.errno) if error.errno else str(error)
+            raise OutputError(f"{path} cannot be read: {why}", hint="check its permissions and the disk") from error
+
+    def read_all(self, names: Sequence[str]) -> list[bytes | None]:
+        """Return the contents of many files."""
+        return [self.read(name) for name in names]
 
     def write(self, name: str, data: bytes, *, replace: bool = True) -> bool:
-        """Write a file beside its destination, and rename it, or link it if it must not replace another."""
-        path = str(self.path(name))
+        """Write a file and return True; with `replace=False`, return False if it exists, and change nothing."""
+        path = self.path(name)
         with explained(path):
-            os.makedirs(os.path.dirname(path), exist_ok=True)
+            os.makedirs(path.parent, exist_ok=True)
             with Draft(path, durable=False) as draft:  # of thousands; one that is damaged is computed again
                 with open(draft.fileno(), "wb", closefd=False) as stream:
                     stream.write(data)
@@ -168,28 +121,34 @@ class _FolderStore(Store):
         return True
 
     def names(self, prefix: str = "") -> list[str]:
+        """Return the names that begin with a prefix, sorted."""
         found: list[str] = []
         for folder, folders, files in os.walk(os.path.join(self.url, prefix.rpartition("/")[0])):
             folders[:] = [name for name in folders if not is_draft(name)]
-            inside = Path(folder).relative_to(self.url).as_posix()
-            start = "" if inside == "." else f"{inside}/"
-            found += [start + name for name in files if not is_draft(name)]
+            inside = Path(folder).relative_to(self.url)
+            found += [(inside / name).as_posix() for name in files if not is_draft(name)]
         return sorted(name for name in found if name.startswith(prefix))
 
     def remove(self, name: str) -> None:
+        """Delete a file, if it exists."""
         path = self.path(name)
-        with explained(str(path)), contextlib.suppress(*ABSENT):
+        with explained(path), contextlib.suppress(*ABSENT):
             path.unlink()
 
     def download(self, name: str, path: Path) -> None:
+        """Copy a file of the store to a path.
+
+        Raises:
+            OutputError: it does not exist.
+        """
         source = self.path(name)
         if not source.is_file():
             raise OutputError(f"{source} does not exist")
-        with explained(str(path)):
+        with explained(path):
             shutil.copyfile(source, path)
 
     def upload(self, path: Path, name: str) -> None:
-        """Move a file into the store; copy it if it is on another file system."""
+        """Move a file into the store, replacing an earlier one; copy it if it is on another file system."""
         target = os.path.realpath(self.path(name))  # a symbolic link keeps its target
         with explained(target):
             os.makedirs(os.path.dirname(target), exist_ok=True)
@@ -204,6 +163,7 @@ class _FolderStore(Store):
                     draft.commit(replace=True)
 
     def tag(self, name: str) -> str | None:
+        """Return a text that changes with a file, or None if there is none."""
         try:
             status = self.path(name).stat()
         except ABSENT:
@@ -211,19 +171,17 @@ class _FolderStore(Store):
         return f"{status.st_size}-{status.st_mtime_ns}"
 
     def matches(self, name: str, contents: Contents) -> bool:
+        """Return whether a file has these contents."""
         path = self.path(name)
         with contextlib.suppress(OSError):
             return path.is_file() and path.stat().st_size == contents.size and Contents.of(path) == contents
         return False
 
-    def path(self, name: str) -> Path:
-        """Return the path of a file, which may not exist."""
-        return Path(self.url, self._name(name))
-
     @contextlib.contextmanager
     def scratch(self) -> Generator[Path]:
+        """Provide an empty folder for drafts, deleted at the end; `upload` moves files out of it."""
         folder = Path(self.url, draft_name("scratch"))
-        with explained(str(folder)):
+        with explained(folder):
             folder.mkdir(parents=True)
         try:
             yield folder
@@ -245,11 +203,6 @@ class _FolderStore(Store):
                     shutil.rmtree(draft, ignore_errors=True)
                     with contextlib.suppress(OSError):
                         os.unlink(draft)
-
-
-def _unreadable(path: str, error: OSError) -> OutputError:
-    why = os.strerror(error.errno) if error.errno else str(error)
-    return OutputError(f"{path} cannot be read: {why}", hint="check its permissions and the disk")
 
 
 _S3 = frozenset(("s3", "s3a"))
@@ -286,7 +239,7 @@ _Result = TypeVar("_Result")
 _creating = threading.Lock()  # lookup and write are one step at least within a process
 
 
-class _RemoteStore(Store):
+class _RemoteStore:
     """A folder of a file system that fsspec opens.
 
     Raises:
@@ -300,12 +253,12 @@ class _RemoteStore(Store):
         # One request, instead of parts of what may be two versions of a file.
         self._whole = {"max_concurrency": 1} if self._protocol in _S3 else {}
 
+    def path(self, name: str) -> None:
+        """Return None: files here have no path."""
+        del name
+
     def read(self, name: str) -> bytes | None:
-        where = self._where(name)
-        try:
-            return self._try("read", name, lambda system: system.cat_file(where, **self._whole), ABSENT)
-        except ABSENT:
-            return None
+        return self._found("read", name, lambda system, where: system.cat_file(where, **self._whole))
 
     def read_all(self, names: Sequence[str]) -> list[bytes | None]:
         with ThreadPoolExecutor(_READERS) as readers:
@@ -313,33 +266,25 @@ class _RemoteStore(Store):
 
     def write(self, name: str, data: bytes, *, replace: bool = True) -> bool:
         """Write a file in one request, or beside its destination."""
-        where = self._where(name)
         if self._protocol not in _OBJECT_STORES:
             return self._write_beside(name, lambda system, draft: system.pipe_file(draft, data), replace=replace)
         if not replace:
             return self._create(name, data)
-        self._try("written", name, lambda system: system.pipe_file(where, data))
+        self._try("written", name, lambda system, where: system.pipe_file(where, data))
         return True
 
     def names(self, prefix: str = "") -> list[str]:
-        folder = prefix.rpartition("/")[0]
-        where = f"{self._root}/{folder}" if folder else self._root
-        try:
-            found = self._try("listed", folder, lambda system: system.find(where), ABSENT)
-        except ABSENT:
-            return []
+        folder = prefix.rpartition("/")[0] or None
+        found = self._found("listed", folder, lambda system, where: system.find(where)) or ()
         names = (path[len(self._root) + 1 :] for path in found if not path.endswith("/"))
         return sorted(name for name in names if name.startswith(prefix) and not any(map(is_draft, name.split("/"))))
 
     def remove(self, name: str) -> None:
-        where = self._where(name)
-        with contextlib.suppress(*ABSENT):
-            self._try("deleted", name, lambda system: system.rm_file(where), ABSENT)
+        self._found("deleted", name, lambda system, where: system.rm_file(where))
 
     def download(self, name: str, path: Path) -> None:
-        where = self._where(name)
         try:
-            self._try("read", name, lambda system: system.get_file(where, str(path), **self._whole), ABSENT)
+            self._try("read", name, lambda system, where: system.get_file(where, str(path), **self._whole), ABSENT)
         except ABSENT:
             path.unlink(missing_ok=True)
             raise OutputError(f"{self._address(name)} does not exist") from None
@@ -349,27 +294,21 @@ class _RemoteStore(Store):
 
     def upload(self, path: Path, name: str) -> None:
         """Copy a file into the store, in parts if it is large."""
-        where = self._where(name)
         if self._protocol == "memory":  # its files are visible while they are being filled
             self.write(name, path.read_bytes())
         elif self._protocol in _OBJECT_STORES:
-            self._try("written", name, lambda system: system.put_file(str(path), where))
+            self._try("written", name, lambda system, where: system.put_file(str(path), where))
         else:
             self._write_beside(name, lambda system, draft: system.put_file(str(path), draft), replace=True)
 
     def tag(self, name: str) -> str | None:
-        where = self._where(name)
-        with contextlib.suppress(*ABSENT):
-            return str(self._try("read", name, lambda system: system.ukey(where), ABSENT))
-        return None
+        return self._found("read", name, lambda system, where: str(system.ukey(where)))
 
     def matches(self, name: str, contents: Contents) -> bool:
         """Return whether a file has this size, and this hash unless it is large: it would have to be downloaded."""
-        where = self._where(name)
-        with contextlib.suppress(*ABSENT):
-            size = self._try("read", name, lambda system: system.size(where), ABSENT)
-            if size != contents.size or size > _HASHED:
-                return size == contents.size
+        size = self._found("read", name, lambda system, where: system.size(where))
+        if size is None or size != contents.size or size > _HASHED:
+            return size == contents.size
         data = self.read(name)
         return data is not None and hashlib.sha256(data).hexdigest() == contents.sha256
 
@@ -387,34 +326,34 @@ class _RemoteStore(Store):
         A request may succeed although its response is lost; repeated, it finds the file of the first one. The metadata
         of an S3 object say who wrote it.
         """
-        where, writer = self._where(name), uuid.uuid4().hex
         if self._protocol not in _CONDITIONAL:
             with _creating:
-                exists = self._try("read", name, lambda system: system.exists(where))
+                exists = self._try("read", name, lambda system, where: system.exists(where))
                 return not exists and self.write(name, data)
-        more = {"Metadata": {"writer": writer}} if self._protocol in _S3 else {}
+        writer = uuid.uuid4().hex
+        more: dict[str, Any] = {"Metadata": {"writer": writer}} if self._protocol in _S3 else {}
         try:
-            exists = (FileExistsError,)
-            self._try("written", name, lambda system: system.pipe_file(where, data, mode="create", **more), exists)
+            self._try(
+                "written",
+                name,
+                lambda system, where: system.pipe_file(where, data, mode="create", **more),
+                (FileExistsError,),
+            )
         except FileExistsError:
-            if not more:
-                return False
-            with contextlib.suppress(*ABSENT):  # deleted since
-                found = self._try("read", name, lambda system: system.metadata(where), ABSENT)
-                return found.get("writer") == writer
-            return False
+            found = self._found("read", name, lambda system, where: system.metadata(where)) if more else None
+            return found is not None and found.get("writer") == writer  # None: deleted since
         return True
 
     def _write_beside(self, name: str, write: Callable[[Any, str], object], *, replace: bool) -> bool:
         folder, _, last = self._where(name).rpartition("/")
-        where, draft = f"{folder}/{last}", f"{folder}/{draft_name(last)}"
-        self._try("written", name, lambda system: system.makedirs(folder, exist_ok=True))
+        draft = f"{folder}/{draft_name(last)}"
+        self._try("written", name, lambda system, _: system.makedirs(folder, exist_ok=True))
         try:
-            self._try("written", name, lambda system: write(system, draft))
+            self._try("written", name, lambda system, _: write(system, draft))
             with _creating:
-                if not replace and self._try("read", name, lambda system: system.exists(where)):
+                if not replace and self._try("read", name, lambda system, where: system.exists(where)):
                     return False
-                self._try("written", name, lambda system: system.mv(draft, where))
+                self._try("written", name, lambda system, where: system.mv(draft, where))
         finally:
             with contextlib.suppress(Exception):
                 system = _file_system(self.url, os.getpid())[0]
@@ -422,34 +361,40 @@ class _RemoteStore(Store):
                     system.rm_file(draft)
         return True
 
-    def _where(self, name: str) -> str:
-        return f"{self._root}/{self._name(name)}"
+    def _where(self, name: str | None) -> str:
+        return self._root if name is None else f"{self._root}/{_checked(name, self.url)}"
 
-    def _address(self, name: str) -> str:
+    def _address(self, name: str | None) -> str:
         return f"{self.url}/{name}" if name else self.url
+
+    def _found(self, done: str, name: str | None, action: Callable[[Any, str], _Result]) -> _Result | None:
+        """Return the result of an action, or None if there is no such file."""
+        with contextlib.suppress(*ABSENT):
+            return self._try(done, name, action, ABSENT)
+        return None
 
     def _try(
         self,
         done: str,
-        name: str,
-        action: Callable[[Any], _Result],
+        name: str | None,
+        action: Callable[[Any, str], _Result],
         answers: tuple[type[Exception], ...] = (),
     ) -> _Result:
         """Return the result of an action on the file system, repeated after errors that may pass.
 
         Args:
             done: what it does, for the message.
-            name: of the file.
-            action: called with the file system.
+            name: of the file; None: the folder itself.
+            action: called with the file system, and the path of the file in it.
             answers: errors that are an answer, and are raised as they are.
 
         Raises:
             OutputError: it failed for good, or too often.
         """
-        system = _file_system(self.url, os.getpid())[0]
+        where, system = self._where(name), _file_system(self.url, os.getpid())[0]
         for attempt in range(_TRIES):
             try:
-                return action(system)
+                return action(system, where)
             except Exception as error:
                 code = _s3_code(error)
                 if code == "PreconditionFailed":
@@ -492,8 +437,10 @@ def _file_system(url: str, process: int) -> tuple[Any, str]:
 
 def is_transient(error: BaseException) -> bool:
     """Return whether an error of a file system may pass: timeouts, lost connections, and 5xx from a server."""
-    status = _status(error)
-    if status is not None:
+    status = _response(error).get("ResponseMetadata", {}).get("HTTPStatusCode")
+    for name in ("status_code", "status", "code"):  # clients of Google and Azure have it as an attribute
+        status = status if isinstance(status, int) else getattr(error, name, None)
+    if isinstance(status, int):
         return status == 429 or (status >= 500 and status != 501) or _s3_code(error) in _TRANSIENT_CODES
     if isinstance(error, (TimeoutError, ConnectionError)):
         return True
@@ -512,14 +459,6 @@ def _response(error: BaseException) -> dict[str, Any]:
 
 def _s3_code(error: BaseException) -> str | None:
     return _response(error).get("Error", {}).get("Code")
-
-
-def _status(error: BaseException) -> int | None:
-    """Return the HTTP status of an error; clients of Google and Azure have it as an attribute."""
-    status = _response(error).get("ResponseMetadata", {}).get("HTTPStatusCode")
-    for name in ("status_code", "status", "code"):
-        status = status if isinstance(status, int) else getattr(error, name, None)
-    return status if isinstance(status, int) else None
 
 
 def _hint(error: BaseException, passing: bool) -> str:

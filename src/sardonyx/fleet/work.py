@@ -26,6 +26,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from sardonyx.common.temporary import temporary_folder
 from sardonyx.errors import RuntimeFailure, SardonyxError
@@ -105,15 +106,6 @@ class Limits(Struct, frozen=True):
     code: str | None = None  # `code_hash` of the command; a worker with other code refuses
 
 
-class Ended(Struct, frozen=True):
-    """How a child ended its work."""
-
-    reply: Reply
-    died: bool  # by itself, not at a limit
-    peak: int  # memory in bytes
-    log: str  # what it printed
-
-
 class ChildPool:
     """The child processes of this process: idle ones are used again, since starting one takes a second."""
 
@@ -123,7 +115,7 @@ class ChildPool:
         self._busy: set[Worker] = set()
         self._closed = False
 
-    def run(self, work: Work, folder: Path, limits: Limits) -> Ended:
+    def run(self, work: Work, folder: Path, limits: Limits) -> Outcome:
         """Compute work in a child, until it replies, dies, or is ended because of a limit."""
         child = self._take()
         watch = _Watch(child, limits)
@@ -140,7 +132,7 @@ class ChildPool:
             log = child.printed()
             usable = answered and watch.exceeded is None and child.is_running
             self._give_back(child, keep=usable and _memory(child.process) < _LARGE)
-        return Ended(reply, died, watch.peak, log)
+        return Outcome(reply.answer, reply.reason, 0.0, watch.peak, died=died, log=log)
 
     def close(self) -> None:
         """End all children, whatever they are doing."""
@@ -208,26 +200,20 @@ _CHILDREN = ChildPool()  # of a Dask worker, or of whatever else calls `isolated
 
 def isolated(work: Work, limits: Limits, children: ChildPool | None = None) -> Outcome:
     """Run a piece of work in a child process; every failure becomes the reason of the outcome."""
-    start = time.perf_counter()
-    answer: Answer | None = None
-    ended: Ended | None = None
+    start, outcome = time.perf_counter(), Outcome(None, None, 0.0)
     try:
         if limits.code is not None and limits.code != code_hash():
             raise RuntimeFailure(f"the worker on {platform.node()} has another version of sardonyx")
         with work.scratch() as folder, _alone() if work.needs.timed else contextlib.nullcontext():
             work.fetch(folder)
-            ended = (children or _CHILDREN).run(work, folder, limits)
-            answer, reason = ended.reply.answer, ended.reply.reason
-            if answer is not None:
-                work.publish(folder, answer)
+            outcome = (children or _CHILDREN).run(work, folder, limits)
+            if outcome.answer is not None:
+                work.publish(folder, outcome.answer)
     except WorkerDied as error:  # before it was asked
-        reason = str(error)
+        outcome = replace(outcome, reason=str(error))
     except Exception as error:  # it ends nothing but this work
-        answer, reason = None, reason_of(error)
-    seconds = time.perf_counter() - start
-    if ended is None:
-        return Outcome(answer, reason, seconds, machine=machine())
-    return Outcome(answer, reason, seconds, ended.peak, machine(), died=ended.died, log=ended.log)
+        outcome = replace(outcome, answer=None, reason=reason_of(error))
+    return replace(outcome, seconds=time.perf_counter() - start, machine=machine())
 
 
 @contextlib.contextmanager
@@ -252,17 +238,15 @@ def machine() -> str:
 
 @functools.cache
 def _machine() -> str:
-    return f"{platform.node()}, {_processor()}, {os.cpu_count()} cores, {platform.platform()}"
-
-
-def _processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
-        return platform.processor() or platform.machine()
-    fields = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    named = fields.get("model name") or f"CPU part {fields.get('CPU part', 'unknown')}"
-    return f"{platform.machine()} {named}"
+        processor = platform.processor() or platform.machine()
+    else:
+        fields = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        named = fields.get("model name") or f"CPU part {fields.get('CPU part', 'unknown')}"
+        processor = f"{platform.machine()} {named}"
+    return f"{platform.node()}, {processor}, {os.cpu_count()} cores, {platform.platform()}"
 
 
 @functools.cache
