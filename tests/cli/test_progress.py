@@ -17,7 +17,7 @@ from sardonyx.errors import UsageError
 from sardonyx.fleet.engines import Status
 from sardonyx.records.progress import duration
 from sardonyx.verbs.bench import command as bench
-from sardonyx.verbs.bench.durations import bench_seconds, run_seconds
+from sardonyx.verbs.bench.command import bench_seconds, run_seconds
 from sardonyx.verbs.optimize import command as optimize
 
 Command = Callable[..., Result]

@@ -17,8 +17,7 @@ from sardonyx.errors import ModelError, RuntimeFailure, UsageError
 from sardonyx.records.bench import Benchmark, Finding, Start
 from sardonyx.verbs.bench import bench as bench_module
 from sardonyx.verbs.bench import interleaving, sessions
-from sardonyx.verbs.bench.bench import Conditions, PlannedSize, starts_limit
-from sardonyx.verbs.bench.entrants import naming, read_entrants
+from sardonyx.verbs.bench.bench import Conditions, PlannedSize, naming, read_entrants, starts_limit
 from sardonyx.verbs.bench.interleaving import MIN_ROUNDS
 
 SHORT = 0.05  # seconds: the minimum number of rounds

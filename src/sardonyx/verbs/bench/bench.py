@@ -8,26 +8,31 @@ import itertools
 import math
 import os
 import random
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import onnx
+import onnx_ir as ir
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from sardonyx.common.temporary import temporary_folder
-from sardonyx.errors import UsageError
+from sardonyx.errors import SardonyxError, UsageError
 from sardonyx.inputs.generator import at_size, dynamic_dims, sizes_of
-from sardonyx.records.bench import Benchmark, Finding, Machine, Point, Start, Timing
+from sardonyx.ir import io
+from sardonyx.ir.origins import Source, distinct_labels, tagged
+from sardonyx.records.bench import BenchFile, Benchmark, Finding, Machine, Point, Start, Timing
 from sardonyx.records.environment import environment
 from sardonyx.records.input_specs import check_names, read_arrays
 from sardonyx.records.progress import Clock, Progress
 from sardonyx.runtime import Array, Feeds, Value
 from sardonyx.runtime.sessions import Runtime
 from sardonyx.runtime.timed import Settings
+from sardonyx.verbs.analyze.census import Census
 from sardonyx.verbs.bench import interleaving, machine, sessions, statistics
-from sardonyx.verbs.bench.entrants import Entrant, Files, in_runtimes, naming, read_entrants
 from sardonyx.verbs.bench.sessions import (
     IsolatedSession,
     LocalSession,
@@ -38,6 +43,79 @@ from sardonyx.verbs.bench.sessions import (
     timed_runtimes,
 )
 from sardonyx.verification.subject import Subject
+
+Files: TypeAlias = "Source | Sequence[Source] | Mapping[str, Source]"
+
+
+class Entrant(Struct, frozen=True):
+    """One model to be timed, as a file."""
+
+    file: BenchFile
+    path: Path  # the file that the runtime loads
+    model: ir.Model
+    runtime: Runtime = Runtime.ORT
+
+    @property
+    def label(self) -> str:
+        """Its short name."""
+        return self.file.label
+
+
+def read_entrants(files: Files, folder: Path) -> list[Entrant]:
+    """Read the models to be timed; models in memory are written into the folder.
+
+    Raises:
+        UsageError: There is no model.
+        ModelError: A file cannot be read.
+    """
+    named = files if isinstance(files, Mapping) else None
+    sources = list(files.values()) if isinstance(files, Mapping) else listed_sources(files)
+    if not sources:
+        raise UsageError("there is no model to time", hint="name one or more ONNX files")
+    models = [tagged(source) for source in sources]
+    labels = list(named) if named is not None else distinct_labels([model.name for model in models])
+    entrants: list[Entrant] = []
+    with ThreadPoolExecutor() as pool:  # files are hashed together
+        hashes = [None if model.path is None else io.sha256_in(pool, model.path) for model in models]
+        for label, model, digest in zip(labels, models, hashes, strict=True):
+            path = model.path or folder / f"{len(entrants)}.onnx"
+            if model.path is None:
+                io.save(model.model, path, durable=False)
+            file = BenchFile(
+                label=label,
+                path=None if model.path is None else os.fsencode(path).decode(errors="replace"),
+                sha256=digest and digest.result(),
+                bytes=path.stat().st_size,
+                nodes=Census.of(model.model).counts.nodes,
+            )
+            entrants.append(Entrant(file, path, model.model))
+    return entrants
+
+
+def in_runtimes(entrants: Sequence[Entrant], runtimes: Sequence[Runtime]) -> list[Entrant]:
+    """Return every entrant in every runtime, those of the first runtime first; several are part of the name."""
+    several = len(runtimes) > 1
+    pairs = [(one, runtime) for runtime in runtimes for one in entrants]
+    labels = [f"{one.label} in {runtime}" if several else one.label for one, runtime in pairs]
+    return [
+        Entrant(replace(one.file, label=label), one.path, one.model, runtime)
+        for (one, runtime), label in zip(pairs, labels, strict=True)
+    ]
+
+
+def listed_sources(files: Source | Sequence[Source]) -> list[Source]:
+    """Return one model or several as a list."""
+    return [files] if isinstance(files, (str, os.PathLike, onnx.ModelProto, ir.Model)) else list(files)
+
+
+@contextlib.contextmanager
+def naming(label: str, hint: str | None = None) -> Generator[None]:
+    """Add the name of a file to errors raised inside, and this hint if they have none."""
+    try:
+        yield
+    except SardonyxError as error:
+        raise type(error)(f"{label}: {error.message}", hint=error.hint or hint) from error
+
 
 # One size of a benchmark: fresh starts of every model, the race, and the record of both.
 
@@ -58,6 +136,11 @@ class Conditions(Struct, frozen=True):
     isolate: bool
     seed: int
     is_native: bool = True  # everything runs in ONNX Runtime
+
+    @property
+    def runs_alone(self) -> bool:
+        """Whether a run takes place in the calling thread alone."""
+        return self.settings.threads == 1 and self.settings.provider == "cpu" and self.is_native
 
 
 def fresh_starts(
@@ -123,10 +206,12 @@ class Sessions:
             with naming(runner.label, planned.hint):
                 a_round += max(slot, session.feed(planned.feeds, options))
         is_slow = interleaving.MIN_ROUNDS * a_round > max(seconds, interleaving.SLOW)
-        *turns, twin = [
-            functools.partial(_turn, session.turn, runner.label)
-            for session, runner in zip(self._sessions, self._runners, strict=True)
-        ]
+
+        def turn(index: int) -> float:
+            with naming(self._runners[index].label):
+                return self._sessions[index].turn()
+
+        *turns, twin = [functools.partial(turn, index) for index in range(len(self._sessions))]
         runs = {str(index): turn for index, turn in enumerate(turns)}
         return interleaving.race(
             runs,
@@ -154,11 +239,6 @@ class Sessions:
             starts=starts,
             disagrees=output_difference(self._sessions[index].outputs(), reference) if index else None,
         )
-
-
-def _turn(turn: Callable[[], float], label: str) -> float:
-    with naming(label):
-        return turn()
 
 
 def _shape(value: Value) -> str:
@@ -298,8 +378,11 @@ def bench(
     """
     chosen_runtimes = timed_runtimes(runtimes, provider)
     settings = settings_of(threads, provider, level)
-    is_native = chosen_runtimes == [Runtime.ORT]
-    conditions = Conditions(settings, _timing_clock(clock, settings, is_native=is_native), isolate, seed, is_native)
+    if clock not in tuple(TimingClock):
+        raise UsageError(f"there is no clock {clock!r}", hint=f"one of {', '.join(TimingClock)}")
+    conditions = Conditions(settings, TimingClock(clock), isolate, seed, chosen_runtimes == [Runtime.ORT])
+    if conditions.clock is TimingClock.CPU and not conditions.runs_alone:
+        raise UsageError("the cpu clock counts one thread of ONNX Runtime only", hint="time by the wall clock")
     if not seconds > 0:
         raise UsageError(f"nothing can be timed in {seconds:g} seconds", hint="allow some time, for example 60")
     phases = Clock(progress)
@@ -342,19 +425,6 @@ def bench(
         seconds=phases.seconds,
         notes=tuple(notes(points, description, conditions, chosen)),
     )
-
-
-def _timing_clock(name: str, settings: Settings, *, is_native: bool) -> TimingClock:
-    if name not in tuple(TimingClock):
-        raise UsageError(f"there is no clock {name!r}", hint=f"one of {', '.join(TimingClock)}")
-    if name == TimingClock.CPU and not _runs_alone(settings, is_native=is_native):
-        raise UsageError("the cpu clock counts one thread of ONNX Runtime only", hint="time by the wall clock")
-    return TimingClock(name)
-
-
-def _runs_alone(settings: Settings, *, is_native: bool) -> bool:
-    """Return whether a run takes place in the calling thread alone."""
-    return settings.threads == 1 and settings.provider == "cpu" and is_native
 
 
 def _plan(
@@ -415,7 +485,14 @@ def notes(points: Sequence[Point], used: Machine, conditions: Conditions, chosen
         listed = ", ".join(f"{dim}={size}" for dim, size in assumed.items())
         how = "`sizes={'NAME': N}` sets one, `sweep={'NAME': [N, N]}` several"
         yield f"assumed sizes of dynamic dimensions: {listed}; {how}"
-    yield from _load(points, used, conditions)
+    if (busy := used.busy) is not None:
+        remedy = ""
+        if conditions.runs_alone and conditions.clock is TimingClock.WALL:
+            remedy = '; `clock="cpu"` does not count their time'
+        yield (
+            f"the machine is busy: other processes used {100 * busy:.0f} % of the CPU, which widens the intervals; "
+            f"differences below {100 * max(map(_smallest_visible, points)):.1f} % are within the noise{remedy}"
+        )
     if conditions.settings.threads > used.cores:
         yield f"{conditions.settings.threads} threads share {used.cores} cores, which makes all of them slower"
     if any(_medians_mislead(point) for point in points):
@@ -423,18 +500,14 @@ def notes(points: Sequence[Point], used: Machine, conditions: Conditions, chosen
             "medians and ratios disagree: the speed of the machine changed during the measurement, "
             "which affects medians but not ratios, which are taken within rounds"
         )
-    yield from _different_outputs(points)
-
-
-def _load(points: Sequence[Point], used: Machine, conditions: Conditions) -> Iterator[str]:
-    if (busy := used.busy) is not None:
-        remedy = ""
-        if _runs_alone(conditions.settings, is_native=conditions.is_native) and conditions.clock is TimingClock.WALL:
-            remedy = '; `clock="cpu"` does not count their time'
-        yield (
-            f"the machine is busy: other processes used {100 * busy:.0f} % of the CPU, which widens the intervals; "
-            f"differences below {100 * max(map(_smallest_visible, points)):.1f} % are within the noise{remedy}"
-        )
+    noted: set[str] = set()
+    for timing in (timing for point in points for timing in point.timings):
+        if timing.disagrees is not None and timing.label not in noted:  # the other sizes differ alike
+            noted.add(timing.label)
+            yield (
+                f"the outputs of {timing.label} differ from those of the first file: {timing.disagrees}; "
+                "they may not compute the same (`sardonyx verify` compares them)"
+            )
 
 
 def _smallest_visible(point: Point) -> float:
@@ -449,16 +522,3 @@ def _medians_mislead(point: Point) -> bool:
     compared = [(timing.median - first, timing.against_first) for timing in point.timings]
     sign = {Finding.FASTER: 1, Finding.SLOWER: -1, Finding.SAME: 0}
     return any(by_ratio is not None and sign[by_ratio.finding] * gap > 0 for gap, by_ratio in compared)
-
-
-def _different_outputs(points: Sequence[Point]) -> Iterator[str]:
-    """Yield the first difference of each file; the other sizes differ alike."""
-    noted: set[str] = set()
-    for point in points:
-        for timing in point.timings:
-            if timing.disagrees is not None and timing.label not in noted:
-                noted.add(timing.label)
-                yield (
-                    f"the outputs of {timing.label} differ from those of the first file: {timing.disagrees}; "
-                    "they may not compute the same (`sardonyx verify` compares them)"
-                )

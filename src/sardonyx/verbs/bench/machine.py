@@ -5,6 +5,7 @@ What the system does not report (anything but Linux, a closed /proc) is None.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import platform
@@ -13,8 +14,6 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
-
-from msgspec import Struct
 
 from sardonyx.records.bench import Machine
 
@@ -25,29 +24,21 @@ _IDLE = (3, 4)  # fields in the first line of /proc/stat: idle, and waiting for 
 _FIELDS = 8  # that add up to all time; the fields after them (guests) are included in these
 
 
-class _Ticks(Struct, frozen=True):
-    """Accumulated CPU seconds of the whole machine and of our processes."""
-
-    total: float
-    busy: float
-    own: float
-
-
 class Watch:
     """Measures how much of the machine other processes use from its creation on."""
 
     def __init__(self, helpers: Iterable[int] = ()) -> None:
         """Start; `helpers` are the ids of our other processes."""
         self._helpers = tuple(helpers)
-        self._began = _ticks(self._helpers)
+        self._began = _spent(self._helpers)
 
     def share(self) -> float | None:
         """Return the share of all cores used by others, 0 to 1; None if unknown or too little time has passed."""
-        ended = _ticks(self._helpers)
-        if self._began is None or ended is None or ended.total <= self._began.total:
+        ended = _spent(self._helpers)
+        if self._began is None or ended is None or ended[0] <= self._began[0]:
             return None
-        others = (ended.busy - self._began.busy) - (ended.own - self._began.own)
-        return min(1.0, max(0.0, others / (ended.total - self._began.total)))
+        total, others = (end - begin for begin, end in zip(self._began, ended, strict=True))
+        return min(1.0, max(0.0, others / total))
 
 
 def busy_now() -> float | None:
@@ -67,10 +58,13 @@ def load() -> float | None:
 
 def describe(*, load_before: float | None, busy_before: float | None, busy_during: float | None) -> Machine:
     """Return the description of this machine for the record, after measuring."""
+    memory = None
+    with contextlib.suppress(AttributeError, ValueError, OSError):
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return Machine(
         cpu=_cpu(),
         cores=cores(),
-        memory_bytes=_memory(),
+        memory_bytes=memory,
         governor=_read(_GOVERNOR),
         load_before=load_before,
         load_after=load(),
@@ -95,14 +89,8 @@ def _cpu() -> str | None:
     return platform.processor() or platform.machine() or None
 
 
-def _memory() -> int | None:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return None
-
-
-def _ticks(helpers: tuple[int, ...]) -> _Ticks | None:
+def _spent(helpers: tuple[int, ...]) -> tuple[float, float] | None:
+    """Return the CPU seconds of the whole machine, and those that other processes used; None if unknown."""
     first = (_read(_PROC / "stat") or "").partition("\n")[0].split()
     if len(first) < 2 + max(_IDLE) or first[0] != "cpu":
         return None
@@ -110,13 +98,10 @@ def _ticks(helpers: tuple[int, ...]) -> _Ticks | None:
     times = [int(ticks) / per_second for ticks in first[1 : 1 + _FIELDS]]
     own = os.times()
     ours = own.user + own.system + own.children_user + own.children_system
-    return _Ticks(sum(times), sum(times) - sum(times[index] for index in _IDLE), ours + sum(map(_used_by, helpers)))
-
-
-def _used_by(process: int) -> float:
-    """Return the CPU seconds of another process; its name, which may contain anything, ends at the last bracket."""
-    fields = (_read(_PROC / str(process) / "stat") or "").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if len(fields) > 12 else 0.0
+    for process in helpers:  # its name, which may contain anything, ends at the last bracket
+        fields = (_read(_PROC / str(process) / "stat") or "").rpartition(")")[2].split()
+        ours += (int(fields[11]) + int(fields[12])) / per_second if len(fields) > 12 else 0.0
+    return sum(times), sum(times) - sum(times[index] for index in _IDLE) - ours
 
 
 def _read(path: Path) -> str | None:

@@ -6,6 +6,7 @@ one: in a process that has loaded a model before, the allocator makes each of th
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Sequence
 from enum import StrEnum
@@ -14,12 +15,13 @@ from typing import Any
 
 from msgspec import Struct
 
-from sardonyx.errors import RuntimeFailure, UsageError
+from sardonyx.errors import RuntimeFailure, SardonyxError, UsageError
 from sardonyx.records.bench import Start
-from sardonyx.runtime import Feeds, Value
+from sardonyx.runtime import Feeds, Value, library
 from sardonyx.runtime.sessions import OpenVinoSession, Runtime, parse_runtimes
 from sardonyx.runtime.timed import Level, Settings, TimedModel
-from sardonyx.runtime.worker_process import Worker, WorkerDied
+from sardonyx.runtime.worker_process import Worker, WorkerDied, serve
+from sardonyx.verbs.bench import machine
 from sardonyx.verbs.bench.interleaving import SLOT, Run, slot
 
 
@@ -116,7 +118,7 @@ def _check_feeds(inputs: Sequence[str], feeds: Feeds) -> None:
         )
 
 
-_WORKER = "sardonyx.verbs.bench.worker"
+_WORKER = "sardonyx.verbs.bench.sessions"
 
 
 class IsolatedSession:
@@ -127,7 +129,7 @@ class IsolatedSession:
         try:
             self.load_seconds: float
             self.name: str
-            self.load_seconds, self.name = self._ask("load", str(path), settings)
+            self.load_seconds, self.name = self._ask("load", path, settings)
         except BaseException:
             self.close()
             raise
@@ -209,3 +211,34 @@ def start(path: Path, settings: Settings, feeds: Feeds) -> Start:
     with IsolatedSession(path, settings) as session:
         first = session.feed(feeds, SlotOptions())
         return Start(session.load_seconds, first, session.peak_bytes)
+
+
+def main() -> None:
+    """Be the worker of an isolated session; errors of the library are sent back as replies."""
+    session: LocalSession | BrowserSession | None = None
+    before: int | None = None  # bytes resident before the model was loaded
+    library.onnxruntime()  # imported now, so that neither its time nor its memory counts as the model's
+    gc.disable()  # collecting garbage would disturb the timings
+
+    def answer(request: tuple[Any, ...]) -> tuple[Any, ...]:
+        nonlocal session, before
+        name, *arguments = request
+        try:
+            if name == "load":
+                path, settings = arguments
+                in_browser = settings.runtime is Runtime.WEB_WASM
+                before = None if in_browser else machine.resident()
+                session = (BrowserSession if in_browser else LocalSession)(path, settings)
+                return "done", (session.load_seconds, session.name)
+            result = getattr(session, name)(*arguments)
+            return "done", (result, machine.grown_since(before)) if name == "feed" else result
+        except SardonyxError as error:
+            return "failed", type(error), error.message, error.hint
+
+    serve(answer)
+
+
+if __name__ == "__main__":
+    from sardonyx.verbs.bench import sessions  # whose classes are those of the requests
+
+    sessions.main()

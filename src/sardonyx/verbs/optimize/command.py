@@ -154,7 +154,7 @@ def _certificate(
 def _announce_run(folder: Path | None, source: Path, limit: float | None, *, shown: bool) -> None:
     """Print how long the measurements of --run take; the result is about as large as the source."""
     if folder is not None:
-        from sardonyx.verbs.bench.durations import run_seconds
+        from sardonyx.verbs.bench.command import run_seconds
         from sardonyx.verbs.optimize.run_folder import SECONDS
 
         announce("timing both models for --run", run_seconds((source, source), limit or SECONDS), shown=shown)

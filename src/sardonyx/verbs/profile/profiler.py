@@ -34,7 +34,7 @@ from sardonyx.records.environment import environment
 from sardonyx.records.progress import Clock, Progress
 from sardonyx.runtime.library import Feeds
 from sardonyx.runtime.timed import Level, Settings, TimedModel, weights_beside
-from sardonyx.verbs.bench.entrants import listed_sources
+from sardonyx.verbs.bench.bench import listed_sources
 from sardonyx.verbs.bench.sessions import settings_of
 from sardonyx.verbs.profile import kernel_origins
 from sardonyx.verbs.profile.kernel_origins import UNTRACED, GraphStep, Steps, Trace, through, trace
