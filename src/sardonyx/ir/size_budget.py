@@ -13,7 +13,7 @@ import onnx_ir as ir
 from msgspec import Struct, field
 
 from sardonyx.ir.scopes import bodies, is_constant, is_used_outside, scopes, tensor_of
-from sardonyx.ir.tensors import ProtoStrings, ProtoTensor, SparseTensor
+from sardonyx.ir.tensors import KEPT, SparseTensor
 
 PART, SLACK = 100, 1 << 16  # a model may grow by 1/PART of its source plus SLACK bytes
 OVERHEAD = 16  # bytes of a node, tensor or attribute in addition to its names and data
@@ -92,12 +92,10 @@ def allowance(model: ir.Model) -> int:
 
 def tensor_bytes(tensor: ir.TensorProtocol) -> int:
     """Return the size of a tensor in a file, which may have a shorter form for it than memory."""
-    if isinstance(tensor, ProtoTensor):
-        return tensor.stored_bytes
+    if isinstance(tensor, KEPT):
+        return tensor.skeleton.ByteSize()
     if isinstance(tensor, SparseTensor):
         return tensor.values.nbytes + tensor.indices.nbytes
-    if isinstance(tensor, ProtoStrings):
-        return tensor.proto.ByteSize()
     if isinstance(tensor, ir.StringTensor):
         return sum(len(text) + 2 for text in tensor.string_data())
     return tensor.nbytes

@@ -10,7 +10,7 @@ import hashlib
 import math
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from io import BufferedReader
 from typing import Any, Self
@@ -22,6 +22,7 @@ import onnx_ir as ir
 from sardonyx.errors import ModelError
 
 Array = npt.NDArray[Any]
+DTYPES: Mapping[int, ir.DataType] = {dtype.value: dtype for dtype in ir.DataType}  # calling the enum is slow
 RAW_DATA = 9  # the TensorProto field that holds any array as bytes
 BLOCK = 1 << 24  # bytes of a tensor that are processed at a time while it is written
 _NO_KERNEL_COPY = frozenset((errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF, errno.EPERM))

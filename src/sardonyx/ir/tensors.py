@@ -376,9 +376,9 @@ class ProtoTensor(TensorProtoTensor):
         return self._nbytes
 
     @property
-    def stored_bytes(self) -> int:
-        """Return the size of the proto; integers in a list may be shorter or longer than in memory."""
-        return self._proto.ByteSize()
+    def skeleton(self) -> onnx.TensorProto:
+        """Return the proto; integers in its list may be shorter or longer than in memory."""
+        return self._proto
 
     @property
     def name(self) -> str:
@@ -391,9 +391,9 @@ class ProtoTensor(TensorProtoTensor):
 
 
 class ProtoStrings(ir.StringTensor):
-    """A string tensor that keeps the TensorProto it was read from."""
+    """A string tensor that keeps the TensorProto it was read from, as `skeleton`."""
 
-    __slots__ = ("proto",)
+    __slots__ = ("skeleton",)
 
     def __init__(self, proto: onnx.TensorProto) -> None:
         super().__init__(
@@ -403,7 +403,10 @@ class ProtoStrings(ir.StringTensor):
             doc_string=proto.doc_string,
             metadata_props={entry.key: entry.value for entry in proto.metadata_props},
         )
-        self.proto = proto
+        self.skeleton = proto
+
+
+KEPT = (ProtoTensor, ProtoStrings)
 
 
 def string_bytes(text: str | bytes) -> bytes:

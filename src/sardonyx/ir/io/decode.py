@@ -1,13 +1,12 @@
 """Decode ModelProto messages to the graph in memory; `unmodeled_fields` keeps what onnx-ir cannot represent.
 
-Loading must notice everything that saving would write differently. Encoding each object and comparing the bytes finds
-all of it but is slow; nearly all nodes and declarations in real files have the usual form, which simple rules
-recognize. They may report a usual message as unusual, but never the other way round.
+Loading notices everything that saving would write differently: it encodes each object again and compares the bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import onnx
@@ -17,7 +16,8 @@ from onnx_ir import serde
 from sardonyx.errors import ModelError
 from sardonyx.ir.io import unmodeled_fields
 from sardonyx.ir.io.encode import (
-    VALUE_FIELDS,
+    FIELDS,
+    SINGULAR,
     Kind,
     clear_content,
     declared_by_default,
@@ -26,132 +26,19 @@ from sardonyx.ir.io.encode import (
     kind_by_content,
     model_skeleton,
     node_skeleton,
+    omits_content,
     value_skeleton,
     without,
 )
 from sardonyx.ir.io.tensor_data import Reader
 from sardonyx.ir.scopes import Parameter
-from sardonyx.ir.tensors import ProtoStrings, ProtoTensor, SparseTensor
-
-_FIELD_NUMBER = {  # of the value, for the usual types of attributes
-    kind.value: number
-    for name, kind in VALUE_FIELDS
-    if (number := onnx.AttributeProto.DESCRIPTOR.fields_by_name[name].number) <= 9
-}
-_FLOATS = (2, 7)  # a NaN may have payload bits that Python's floats do not preserve
-
-
-def is_usual_node(proto: onnx.NodeProto) -> bool:
-    """Return whether a node has an operator, no empty strings, and usual attributes and metadata."""
-    has_operator = False
-    for descriptor, value in proto.ListFields():
-        match descriptor.number:
-            case 1 | 2 | 6:  # inputs, outputs, documentation: always preserved
-                pass
-            case 3 | 4 | 7:  # name, operator, domain
-                has_operator = has_operator or descriptor.number == 4
-                if not value or value == "ai.onnx":
-                    return False
-            case 5:
-                if not all(map(_attribute, value)):
-                    return False
-            case 9:
-                if not _has_usual_props(value):
-                    return False
-            case _:
-                return False
-    return has_operator
-
-
-def declares_usually(info: onnx.ValueInfoProto, value: ir.Value) -> bool:
-    """Return whether a declaration has the usual form and states exactly what is known about the value."""
-    doc_string: str | None = None
-    metadata: list[tuple[str, str]] = []
-    declared: onnx.TypeProto | None = None
-    for descriptor, content in info.ListFields():
-        match descriptor.number:
-            case 1:
-                if not content:
-                    return False
-            case 2:
-                declared = content
-            case 3:
-                doc_string = content
-            case _:
-                metadata = [(entry.key, entry.value) for entry in content]
-                if not _has_usual_props(content):
-                    return False
-    if doc_string != value.doc_string or metadata != list(value.metadata_props.items()):
-        return False
-    return value.type is None and value.shape is None if declared is None else _type(declared, value)
-
-
-def has_unknown_fields(proto: onnx.ModelProto) -> bool:
-    """Return whether the model has fields anywhere that this version of ONNX does not know."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
-    copy.DiscardUnknownFields()
-    return copy.ByteSize() != proto.ByteSize()
-
-
-def _attribute(proto: onnx.AttributeProto) -> bool:
-    number = _FIELD_NUMBER.get(proto.type)
-    fields = [(descriptor.number, value) for descriptor, value in proto.ListFields()]
-    present = [field for field, _ in fields if field != 13]  # documentation is always preserved
-    if number is None or not proto.name:
-        return False
-    if present == [1, 20]:
-        return number >= 7  # an empty list
-    if present != [1, number, 20]:
-        return False
-    return number not in _FLOATS or _no_nan(fields[1][1])
-
-
-def _no_nan(value: Any) -> bool:
-    return value == value if isinstance(value, float) else all(item == item for item in value)
-
-
-def _has_usual_props(entries: Iterable[onnx.StringStringEntryProto]) -> bool:
-    keys: set[str] = set()
-    for entry in entries:
-        if not (entry.HasField("key") and entry.HasField("value")) or entry.key in keys:
-            return False
-        keys.add(entry.key)
-    return True
-
-
-def _type(proto: onnx.TypeProto, value: ir.Value) -> bool:
-    """Return whether this is a tensor type without denotations that equals the one of the value."""
-    value_type = value.type
-    if not isinstance(value_type, ir.TensorType) or value_type.denotation or len(proto.ListFields()) != 1:
-        return False
-    if not proto.HasField("tensor_type"):
-        return False
-    tensor = proto.tensor_type
-    if not tensor.HasField("elem_type") or tensor.elem_type != value_type.dtype.value:
-        return False
-    if not tensor.HasField("shape"):
-        return value.shape is None
-    dims = tensor.shape.dim
-    if value.shape is None or len(dims) != len(value.shape):
-        return False
-    return all(map(_dim, dims, value.shape.dims))
-
-
-def _dim(proto: onnx.TensorShapeProto.Dimension, dim: int | ir.SymbolicDim) -> bool:
-    if proto.HasField("denotation"):
-        return False
-    kind = proto.WhichOneof("value")
-    if kind == "dim_value":
-        return isinstance(dim, int) and proto.dim_value == dim
-    if isinstance(dim, int):
-        return False
-    return dim.value == (proto.dim_param if kind == "dim_param" else None)
-
+from sardonyx.ir.storage import DTYPES
+from sardonyx.ir.tensors import KEPT, SparseTensor
 
 Scope = dict[str, ir.Value]
 
-_ELEMENT_TYPES = frozenset(kind.value for kind in ir.DataType)
+_KINDS = {kind.value: kind for kind in Kind}  # calling the enum is slow
+_READ_AS_IS = frozenset((Kind.UNDEFINED, Kind.INT, Kind.FLOAT, Kind.INTS, Kind.FLOATS))
 _GRAPH_CONTENT = (
     "node", "initializer", "sparse_initializer", "input", "output", "value_info", "quantization_annotation"
 )  # fmt: skip
@@ -165,7 +52,7 @@ def decode(proto: onnx.ModelProto, read_tensor: Reader) -> ir.Model:
         read_tensor: Creates tensors from TensorProtos.
     """
     try:
-        return _Decoder(read_tensor, unknown_fields=has_unknown_fields(proto)).model(proto)
+        return _Decoder(read_tensor).model(proto)
     except UnicodeDecodeError as error:
         raise _not_utf8(error.object) from error
 
@@ -176,9 +63,8 @@ def _not_utf8(text: bytes) -> ModelError:
 
 def _check_text(*texts: str | bytes) -> None:
     """Refuse text that is not UTF-8, which protobuf returns as bytes."""
-    for text in texts:
-        if isinstance(text, bytes):
-            raise _not_utf8(text)
+    if bytes in map(type, texts):
+        raise _not_utf8(next(text for text in texts if isinstance(text, bytes)))
 
 
 def _invalid(message: str) -> ModelError:
@@ -186,9 +72,14 @@ def _invalid(message: str) -> ModelError:
 
 
 class _Decoder:
-    def __init__(self, read_tensor: Reader, *, unknown_fields: bool) -> None:
+    def __init__(self, read_tensor: Reader) -> None:
         self._read_tensor = read_tensor
-        self._unknown_fields = unknown_fields
+        self._readers: Mapping[Kind, Callable[[Any], Any]] = {  # of the content of attributes
+            Kind.STRING: _text,
+            Kind.TENSOR: read_tensor,
+            Kind.SPARSE_TENSOR: self._sparse,
+            Kind.TYPE_PROTO: lambda proto: ir.TypeAndShape(*_type_and_shape(proto)),
+        }
 
     def model(self, proto: onnx.ModelProto) -> ir.Model:
         training = tuple(self._training(info) for info in proto.training_info)
@@ -209,7 +100,7 @@ class _Decoder:
             metadata_props=_props(proto.metadata_props),
             device_configurations=tuple(serde.deserialize_model_configuration(c) for c in proto.configuration),
         )
-        read = without(proto, ("graph", "functions", "training_info"), unknown_fields=self._unknown_fields)
+        read = without(proto, "graph", "functions", "training_info")
         unmodeled_fields.remember(graph, unmodeled_fields.MODEL, model_skeleton(model), read)
         if training:
             unmodeled_fields.meta(graph)[unmodeled_fields.TRAINING] = training
@@ -243,12 +134,11 @@ class _Decoder:
             name=_field(proto, "name"),
             metadata_props=_props(proto.metadata_props),
         )
-        read = without(proto, _GRAPH_CONTENT, unknown_fields=self._unknown_fields)
-        unmodeled_fields.remember(graph, unmodeled_fields.GRAPH, graph_skeleton(graph), read)
+        unmodeled_fields.remember(graph, unmodeled_fields.GRAPH, graph_skeleton(graph), without(proto, *_GRAPH_CONTENT))
         for role, declarations in ((unmodeled_fields.INPUT, proto.input), (unmodeled_fields.OUTPUT, proto.output)):
             for info in declarations:
-                _remember_declaration(values[info.name], role, info, sure=self._unknown_fields)
-        _remember_value_info(graph, values, proto.value_info, sure=self._unknown_fields)
+                _remember_declaration(values[info.name], role, info)
+        _remember_value_info(graph, values, proto.value_info)
         _remember_annotations(graph, values, proto.quantization_annotation)
         return graph
 
@@ -299,25 +189,32 @@ class _Decoder:
         if repeated := _repeated(attribute.name for attribute in attributes):
             raise _invalid(f"function {proto.name!r} declares attribute {repeated!r} twice")
         function = ir.Function(proto.domain, proto.name, proto.overload, graph=graph, attributes=attributes)
-        read = without(proto, ("node", "value_info"), unknown_fields=self._unknown_fields)
+        read = without(proto, "node", "value_info")
         clear_content(read.attribute_proto, attributes)
         unmodeled_fields.remember(graph, unmodeled_fields.FUNCTION, function_skeleton(function), read)
-        _remember_value_info(graph, values, proto.value_info, sure=self._unknown_fields)
+        _remember_value_info(graph, values, proto.value_info)
         return function
 
     def _node(self, proto: onnx.NodeProto, scopes: list[Scope]) -> ir.Node:
-        _check_text(proto.op_type, proto.domain, proto.overload, proto.name, *proto.input)
+        op_type, domain, overload, name, inputs = (
+            proto.op_type,
+            proto.domain,
+            proto.overload,
+            proto.name,
+            [*proto.input],
+        )
+        _check_text(op_type, domain, overload, name, *inputs)
         attributes = [self._attribute(attribute, scopes) for attribute in proto.attribute]
         if len(attributes) > 1 and (repeated := _repeated(attribute.name for attribute in attributes)):
-            raise _invalid(f"node {proto.name!r} ({proto.op_type}) has attribute {repeated!r} twice")
+            raise _invalid(f"node {name!r} ({op_type}) has attribute {repeated!r} twice")
         node = ir.Node(
-            proto.domain,
-            proto.op_type,
-            [_look_up(name, scopes, proto) if name else None for name in proto.input],
+            domain,
+            op_type,
+            [_look_up(each, scopes, proto) if each else None for each in inputs],
             attributes,
-            overload=proto.overload,
-            outputs=[scopes[-1][name] if name else ir.Value(name="") for name in proto.output],
-            name=proto.name,
+            overload=overload,
+            outputs=[scopes[-1][each] if each else ir.Value(name="") for each in proto.output],
+            name=name,
             doc_string=_field(proto, "doc_string"),
             metadata_props=_props(proto.metadata_props),
         )
@@ -328,74 +225,39 @@ class _Decoder:
             node.device_configurations = tuple(
                 serde.deserialize_node_device_configuration(item, values) for item in proto.device_configurations
             )
-        if self._unknown_fields or not is_usual_node(proto):
-            self._remember_node(node, proto, attributes)
+        read = proto
+        if any(map(omits_content, attributes)):
+            read = without(proto)
+            clear_content(read.attribute, attributes)
+        unmodeled_fields.remember(node, unmodeled_fields.NODE, node_skeleton(node), read)
         return node
 
-    @staticmethod
-    def _remember_node(node: ir.Node, proto: onnx.NodeProto, attributes: list[ir.Attr]) -> None:
-        read = onnx.NodeProto()
-        read.CopyFrom(proto)
-        clear_content(read.attribute, attributes)
-        unmodeled_fields.remember(node, unmodeled_fields.NODE, node_skeleton(node), read)
-
     def _attribute(self, proto: onnx.AttributeProto, scopes: list[Scope]) -> ir.Attr:
-        _check_text(proto.name, proto.ref_attr_name)
-        kind = Kind(proto.type) if proto.type else kind_by_content(proto)
+        name, reference = proto.name, proto.ref_attr_name
+        _check_text(name, reference)
+        kind = _KINDS[proto.type] or kind_by_content(proto)
         doc_string = _field(proto, "doc_string")
-        if proto.ref_attr_name:
-            return Parameter(proto.name, proto.ref_attr_name, kind, doc_string=doc_string)
-        if (kind == Kind.GRAPH and not proto.HasField("g")) or (
-            kind == Kind.SPARSE_TENSOR and not proto.HasField("sparse_tensor")
-        ):
-            raise _invalid(f"attribute {proto.name!r} has type {kind.name} but no value")
-        return ir.Attr(proto.name, kind, self._attribute_value(proto, kind, scopes), doc_string=doc_string)
-
-    def _attribute_value(self, proto: onnx.AttributeProto, kind: Kind, scopes: list[Scope]) -> Any:
-        match kind:
-            case Kind.INT:
-                return proto.i
-            case Kind.INTS:
-                return proto.ints
-            case Kind.FLOAT:
-                return proto.f
-            case Kind.FLOATS:
-                return proto.floats
-            case Kind.STRING:
-                return _text(proto.s)
-            case Kind.STRINGS:
-                return [_text(text) for text in proto.strings]
-            case Kind.TENSOR:
-                return self._read_tensor(proto.t)
-            case Kind.TENSORS:
-                return [self._read_tensor(tensor) for tensor in proto.tensors]
-            case Kind.GRAPH:
-                return self._graph(proto.g, scopes)
-            case Kind.GRAPHS:
-                return [self._graph(graph, scopes) for graph in proto.graphs]
-            case Kind.SPARSE_TENSOR:
-                return self._sparse(proto.sparse_tensor)
-            case Kind.SPARSE_TENSORS:
-                return [self._sparse(sparse) for sparse in proto.sparse_tensors]
-            case Kind.TYPE_PROTO:
-                return ir.TypeAndShape(*_type_and_shape(proto.tp))
-            case Kind.TYPE_PROTOS:
-                return [ir.TypeAndShape(*_type_and_shape(item)) for item in proto.type_protos]
-            case _:
-                return None
+        if reference:
+            return Parameter(name, reference, kind, doc_string=doc_string)
+        if kind in (Kind.GRAPH, Kind.SPARSE_TENSOR) and not proto.HasField(FIELDS[kind]):
+            raise _invalid(f"attribute {name!r} has type {kind.name} but no value")
+        value: Any = getattr(proto, FIELDS[kind]) if kind else None
+        if kind not in _READ_AS_IS:
+            item = SINGULAR.get(kind, kind)
+            read = partial(self._graph, scopes=scopes) if item is Kind.GRAPH else self._readers[item]
+            value = read(value) if item is kind else list(map(read, value))
+        return ir.Attr(name, kind, value, doc_string=doc_string)
 
     def _sparse(self, proto: onnx.SparseTensorProto) -> SparseTensor:
         return SparseTensor(self._read_tensor(proto.values), self._read_tensor(proto.indices), proto.dims)
 
     def _training(self, proto: onnx.TrainingInfoProto) -> unmodeled_fields.TrainingInfo:
-        copy = onnx.TrainingInfoProto()
-        copy.CopyFrom(proto)
+        copy = without(proto)
         tensors: list[ir.TensorProtocol | None] = []
         for graph in (copy.initialization, copy.algorithm):
             for message in unmodeled_fields.tensors_in(graph):
                 tensor = self._read_tensor(message)
-                is_lazy = not isinstance(tensor, (ProtoTensor, ProtoStrings))
-                tensors.append(tensor if is_lazy else None)
+                tensors.append(None if isinstance(tensor, KEPT) else tensor)
         return unmodeled_fields.TrainingInfo(copy, tuple(tensors))
 
 
@@ -491,11 +353,11 @@ def _tensor_type(proto: onnx.TypeProto.Tensor) -> tuple[ir.TypeProtocol | None, 
         return None, None
     _check_type(proto)
     shape = serde.deserialize_tensor_shape(proto.shape) if proto.HasField("shape") else None
-    return ir.TensorType(ir.DataType(proto.elem_type)), shape
+    return ir.TensorType(DTYPES[proto.elem_type]), shape
 
 
 def _check_type(proto: onnx.TypeProto.Tensor) -> None:
-    if proto.elem_type not in _ELEMENT_TYPES:
+    if proto.elem_type not in DTYPES:
         raise ModelError(
             f"a value has the unknown element type {proto.elem_type}",
             hint="a newer version of the onnx package may know it",
@@ -516,14 +378,14 @@ def _declare(value: ir.Value, info: onnx.ValueInfoProto) -> ir.Value:
     return value
 
 
-def _remember_declaration(value: ir.Value, role: str, info: onnx.ValueInfoProto, *, sure: bool) -> None:
-    """Remember a declaration that saving would write differently; `sure` skips the quick check."""
-    if sure or not declares_usually(info, value):
-        encoded = unmodeled_fields.nameless(value_skeleton(value))
-        unmodeled_fields.store(value, role, encoded, unmodeled_fields.nameless(info))
+def _remember_declaration(value: ir.Value, role: str, info: onnx.ValueInfoProto) -> None:
+    """Remember a declaration without its name, so that a renamed value keeps the rest of it."""
+    fresh = value_skeleton(value)
+    if unmodeled_fields.canonical(fresh) != unmodeled_fields.canonical(info):
+        unmodeled_fields.remember(value, role, without(fresh, "name"), without(info, "name"))
 
 
-def _remember_value_info(graph: ir.Graph, values: Scope, infos: Sequence[onnx.ValueInfoProto], *, sure: bool) -> None:
+def _remember_value_info(graph: ir.Graph, values: Scope, infos: Sequence[onnx.ValueInfoProto]) -> None:
     """Remember value_info that saving would write differently, and its order if that is unusual."""
     if not infos:
         return
@@ -535,7 +397,7 @@ def _remember_value_info(graph: ir.Graph, values: Scope, infos: Sequence[onnx.Va
             unmatched.append(unmodeled_fields.canonical(info))
             continue
         listed.add(info.name)
-        _remember_declaration(value, unmodeled_fields.VALUE_INFO, info, sure=sure)
+        _remember_declaration(value, unmodeled_fields.VALUE_INFO, info)
         if not declared_by_default(value):
             unmodeled_fields.meta(value)[unmodeled_fields.LISTED] = True
     if unmatched:

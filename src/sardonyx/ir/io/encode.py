@@ -14,21 +14,21 @@ from onnx_ir import serde
 
 from sardonyx.errors import ModelError
 from sardonyx.ir.io import unmodeled_fields
-from sardonyx.ir.tensors import FileTensor, ProtoStrings, ProtoTensor, SparseTensor, string_bytes
+from sardonyx.ir.io.unmodeled_fields import Message
+from sardonyx.ir.scopes import defined
+from sardonyx.ir.tensors import KEPT, ProtoTensor, SparseTensor, string_bytes
 
 Kind = ir.AttributeType
 
 # attributes with content that a skeleton omits
 WITH_CONTENT = frozenset((Kind.GRAPH, Kind.GRAPHS, Kind.TENSOR, Kind.TENSORS, Kind.SPARSE_TENSOR, Kind.SPARSE_TENSORS))
-_SCALARS = {Kind.INT: "i", Kind.FLOAT: "f"}
-_LISTS = {Kind.INTS: "ints", Kind.FLOATS: "floats"}
-
-VALUE_FIELDS: tuple[tuple[str, Kind], ...] = (  # tell the type of an attribute that states none
-    ("f", Kind.FLOAT), ("i", Kind.INT), ("s", Kind.STRING), ("t", Kind.TENSOR), ("g", Kind.GRAPH),
-    ("sparse_tensor", Kind.SPARSE_TENSOR), ("tp", Kind.TYPE_PROTO),
-    ("floats", Kind.FLOATS), ("ints", Kind.INTS), ("strings", Kind.STRINGS), ("tensors", Kind.TENSORS),
-    ("graphs", Kind.GRAPHS), ("sparse_tensors", Kind.SPARSE_TENSORS), ("type_protos", Kind.TYPE_PROTOS),
-)  # fmt: skip
+FIELDS: Mapping[Kind, str] = {  # in this order they tell the type of an attribute that states none
+    Kind.FLOAT: "f", Kind.INT: "i", Kind.STRING: "s", Kind.TENSOR: "t", Kind.GRAPH: "g",
+    Kind.SPARSE_TENSOR: "sparse_tensor", Kind.TYPE_PROTO: "tp",
+    Kind.FLOATS: "floats", Kind.INTS: "ints", Kind.STRINGS: "strings", Kind.TENSORS: "tensors",
+    Kind.GRAPHS: "graphs", Kind.SPARSE_TENSORS: "sparse_tensors", Kind.TYPE_PROTOS: "type_protos",
+}  # fmt: skip
+SINGULAR: Mapping[Kind, Kind] = {kind: Kind[kind.name[:-1]] for kind in Kind if kind.name.endswith("S")}
 
 
 def entries(props: Mapping[str, str]) -> list[onnx.StringStringEntryProto]:
@@ -71,11 +71,8 @@ def function_skeleton(function: ir.Function) -> onnx.FunctionProto:
 
 def value_skeleton(value: ir.Value) -> onnx.ValueInfoProto:
     """Return the name, type, shape, documentation and metadata of a value."""
-    proto = onnx.ValueInfoProto(name=value.name, doc_string=value.doc_string)
-    if value.type is not None:
-        serde.serialize_type_into(proto.type, value.type)
-        if value.shape is not None:
-            serde.serialize_shape_into(proto.type, value.shape)
+    kind = None if value.type is None else _type(value)
+    proto = onnx.ValueInfoProto(name=value.name, doc_string=value.doc_string, type=kind)
     if value.metadata_props:
         proto.metadata_props.extend(entries(value.metadata_props))
     return proto
@@ -102,38 +99,24 @@ def node_skeleton(node: ir.Node) -> onnx.NodeProto:
 
 def attribute_skeleton(attr: ir.Attr) -> onnx.AttributeProto:
     """Return an attribute; `Encoder` fills in graphs and lazy tensors."""
-    kind = attr.type
-    proto = onnx.AttributeProto(name=attr.name, doc_string=attr.doc_string)
-    if kind != Kind.UNDEFINED:
-        proto.type = cast(Any, kind.value)
+    kind, value, content = attr.type, attr.value, dict[str, Any]()
     if attr.is_ref():
-        proto.ref_attr_name = attr.ref_attr_name or ""
-    elif attr.value is None:
-        pass
-    elif kind in _SCALARS:
-        setattr(proto, _SCALARS[kind], attr.value)
-    elif kind in _LISTS:
-        getattr(proto, _LISTS[kind]).extend(attr.value)
-    elif kind == Kind.STRING:
-        proto.s = string_bytes(attr.value)
-    elif kind == Kind.STRINGS:
-        proto.strings.extend(string_bytes(text) for text in attr.value)
+        content["ref_attr_name"] = attr.ref_attr_name or ""
+    elif value is not None and not omits_content(attr):
+        encode = _ENCODERS.get(SINGULAR.get(kind, kind))
+        if encode is not None:
+            value = list(map(encode, value)) if kind in SINGULAR else encode(value)
+        content[FIELDS[kind]] = value
     elif kind == Kind.TENSOR:
-        proto.t.SetInParent()
-        if isinstance(attr.value, (ProtoTensor, ProtoStrings)):
-            proto.t.CopyFrom(tensor_skeleton(attr.value, attr.value.name))
-    elif kind == Kind.TYPE_PROTO:
-        _type_into(proto.tp, attr.value)
-    elif kind == Kind.TYPE_PROTOS:
-        for item in attr.value:
-            _type_into(proto.type_protos.add(), item)
-    return proto
+        content["t"] = onnx.TensorProto()
+    kind_number = kind.value or None
+    return onnx.AttributeProto(name=attr.name, doc_string=attr.doc_string, type=cast(Any, kind_number), **content)
 
 
 def tensor_skeleton(tensor: ir.TensorProtocol, name: str | None) -> onnx.TensorProto:
     """Return a tensor as it was read, or everything except its data."""
     proto = onnx.TensorProto()
-    origin = _origin(tensor)
+    origin: onnx.TensorProto | None = getattr(tensor, "skeleton", None)
     if origin is None:
         proto.data_type = tensor.dtype.value
         proto.dims.extend(tensor.shape.numpy())
@@ -149,66 +132,55 @@ def tensor_skeleton(tensor: ir.TensorProtocol, name: str | None) -> onnx.TensorP
     return proto
 
 
-def without(proto: Any, fields: tuple[str, ...], *, unknown_fields: bool) -> Any:
-    """Return a copy without some fields, which are not copied first unless there are unknown fields."""
+def without(proto: Message, *fields: str) -> Message:
+    """Return a copy without some fields."""
     copy = type(proto)()
-    if unknown_fields:
-        copy.CopyFrom(proto)
-        for field in fields:
-            copy.ClearField(field)
-        return copy
-    for descriptor, value in proto.ListFields():
-        if descriptor.name in fields:
-            continue
-        if descriptor.is_repeated:
-            getattr(copy, descriptor.name).extend(value)
-        elif descriptor.message_type is not None:
-            getattr(copy, descriptor.name).CopyFrom(value)
-        else:
-            setattr(copy, descriptor.name, value)
+    copy.CopyFrom(cast(Any, proto))
+    for field in fields:
+        copy.ClearField(cast(Any, field))
     return copy
 
 
-def _omits_content(attribute: ir.Attr) -> bool:
-    if attribute.type not in WITH_CONTENT or attribute.is_ref():
-        return False
-    return not isinstance(attribute.value, (ProtoTensor, ProtoStrings))
+def omits_content(attribute: ir.Attr) -> bool:
+    """Return whether a skeleton omits the content of an attribute."""
+    return attribute.type in WITH_CONTENT and not attribute.is_ref() and not isinstance(attribute.value, KEPT)
 
 
 def clear_content(protos: Iterable[onnx.AttributeProto], attributes: Iterable[ir.Attr]) -> None:
     """Clear, in a copy of what was read, everything that a skeleton omits."""
     for proto, attribute in zip(protos, attributes, strict=False):
-        if not _omits_content(attribute):
-            continue
-        for field in ("g", "graphs", "tensors", "sparse_tensor", "sparse_tensors", "t"):
-            proto.ClearField(field)  # pyright: ignore[reportArgumentType] (the stubs want a literal)
-        if attribute.type == Kind.TENSOR:
-            proto.t.SetInParent()
-
-
-def _origin(tensor: ir.TensorProtocol) -> onnx.TensorProto | None:
-    if isinstance(tensor, ProtoTensor):
-        return tensor.raw
-    if isinstance(tensor, ProtoStrings):
-        return tensor.proto
-    return tensor.skeleton if isinstance(tensor, FileTensor) else None
+        if omits_content(attribute):
+            for kind in WITH_CONTENT:
+                proto.ClearField(cast(Any, FIELDS[kind]))
+            if attribute.type == Kind.TENSOR:
+                proto.t.SetInParent()
 
 
 def _opsets(imports: Mapping[str, int]) -> list[onnx.OperatorSetIdProto]:
     return [onnx.OperatorSetIdProto(domain=domain, version=version) for domain, version in imports.items()]
 
 
-def _type_into(proto: onnx.TypeProto, value: ir.TypeAndShape) -> None:
+def _type(value: ir.TypeAndShape | ir.Value) -> onnx.TypeProto:
+    proto = onnx.TypeProto()
     if value.type is not None:
         serde.serialize_type_into(proto, value.type)
         if value.shape is not None:
             serde.serialize_shape_into(proto, value.shape)
+    return proto
+
+
+# of the content of attributes; numbers are written as they are
+_ENCODERS: Mapping[Kind, Callable[[Any], Any]] = {
+    Kind.STRING: string_bytes,
+    Kind.TENSOR: lambda tensor: tensor_skeleton(tensor, tensor.name),
+    Kind.TYPE_PROTO: _type,
+}
 
 
 def kind_by_content(proto: onnx.AttributeProto) -> Kind:
     """Return the type of an attribute that does not state it."""
     present = {descriptor.name for descriptor, _ in proto.ListFields()}
-    return next((kind for field, kind in VALUE_FIELDS if field in present), Kind.UNDEFINED)
+    return next((kind for kind, field in FIELDS.items() if field in present), Kind.UNDEFINED)
 
 
 StoreData = Callable[[ir.TensorProtocol, onnx.TensorProto], None]
@@ -254,57 +226,46 @@ class Encoder:
             self._node(node, proto.node.add())
         proto.value_info.extend(_value_infos(graph))
         meta = unmodeled_fields.meta(graph)
-        quants = [_annotation(value) for value in _values(graph) if unmodeled_fields.QUANT in value.meta]
-        quants += _parsed(onnx.TensorAnnotation, meta.get(unmodeled_fields.LOOSE_QUANT, ()))
-        names = (quant.tensor_name for quant in quants)
-        order = unmodeled_fields.in_order(names, meta.get(unmodeled_fields.QUANT_ORDER))
-        proto.quantization_annotation.extend(quants[position] for position in order)
+        quants: list[onnx.TensorAnnotation] = []
+        for value in dict.fromkeys(defined(graph)):
+            if unmodeled_fields.QUANT in value.meta:
+                names = entries(unmodeled_fields.meta(value)[unmodeled_fields.QUANT] or {})
+                quants.append(onnx.TensorAnnotation(tensor_name=value.name, quant_parameter_tensor_names=names))
+        quants += map(onnx.TensorAnnotation.FromString, meta.get(unmodeled_fields.LOOSE_QUANT, ()))
+        proto.quantization_annotation.extend(
+            unmodeled_fields.in_order(quants, "tensor_name", meta.get(unmodeled_fields.QUANT_ORDER))
+        )
 
     def _function(self, function: ir.Function, proto: onnx.FunctionProto) -> None:
         graph = function.graph
         proto.CopyFrom(unmodeled_fields.recall(graph, unmodeled_fields.FUNCTION, function_skeleton(function)))
         for attribute in proto.attribute_proto:
-            self._fill(attribute, function.attributes.get(attribute.name))
+            self._fill(attribute, function.attributes[attribute.name])
         for node in function:
             self._node(node, proto.node.add())
         proto.value_info.extend(_value_infos(graph, in_function=True))
 
     def _node(self, node: ir.Node, proto: onnx.NodeProto) -> None:
-        skeleton = node_skeleton(node)
-        if unmodeled_fields.NODE in node.meta:
-            skeleton = unmodeled_fields.recall(node, unmodeled_fields.NODE, skeleton)
-        proto.CopyFrom(skeleton)
-        for attribute in proto.attribute:
-            self._fill(attribute, node.attributes.get(attribute.name))
+        proto.CopyFrom(unmodeled_fields.recall(node, unmodeled_fields.NODE, node_skeleton(node)))
+        for attribute, attr in zip(proto.attribute, node.attributes.data.values(), strict=True):
+            self._fill(attribute, attr)
 
-    def _fill(self, proto: onnx.AttributeProto, attr: ir.Attr | None) -> None:
-        if attr is None or attr.type not in WITH_CONTENT or attr.is_ref():
+    def _fill(self, proto: onnx.AttributeProto, attr: ir.Attr) -> None:
+        """Add what the skeleton of an attribute omits."""
+        if not omits_content(attr):
             return
-        if attr.type == Kind.GRAPH:
-            self._graph(attr.as_graph(), proto.g)
-        elif attr.type == Kind.GRAPHS:
-            for graph in attr.as_graphs():
-                self._graph(graph, proto.graphs.add())
-        elif attr.type == Kind.TENSOR:
-            if not isinstance(attr.value, (ProtoTensor, ProtoStrings)):
-                self._tensor(attr.value, proto.t, attr.value.name)
-        elif attr.type == Kind.TENSORS:
-            for tensor in attr.as_tensors():
-                self._tensor(tensor, proto.tensors.add(), tensor.name)
-        elif attr.type == Kind.SPARSE_TENSOR:
-            self._sparse(attr.value, proto.sparse_tensor, attr.value.name)
-        elif attr.type == Kind.SPARSE_TENSORS:
-            for sparse in attr.value:
-                self._sparse(sparse, proto.sparse_tensors.add(), sparse.name)
+        message, item = getattr(proto, FIELDS[attr.type]), SINGULAR.get(attr.type, attr.type)
+        for value in attr.value if attr.type in SINGULAR else (attr.value,):
+            target = message.add() if attr.type in SINGULAR else message
+            if item == Kind.GRAPH:
+                self._graph(value, target)
+            else:
+                (self._tensor if item == Kind.TENSOR else self._sparse)(value, target, value.name)
 
     def _tensor(self, tensor: ir.TensorProtocol, proto: onnx.TensorProto, name: str | None) -> None:
         proto.CopyFrom(tensor_skeleton(tensor, name))
-        if isinstance(tensor, SparseTensor):
-            raise ModelError(
-                f"sparse tensor {name!r} is used where only a dense one is allowed", hint="this is a bug: report it"
-            )
         if isinstance(tensor, ir.StringTensor):
-            if not isinstance(tensor, ProtoStrings):
+            if not isinstance(tensor, KEPT):
                 proto.string_data.extend(tensor.string_data())
         elif not isinstance(tensor, ProtoTensor) or proto.HasField("raw_data"):
             self._store(tensor, proto)
@@ -323,45 +284,22 @@ class Encoder:
                     self._tensor(tensor, message, tensor.name)
 
 
-def _values(graph: ir.Graph) -> Iterable[ir.Value]:
-    """Return every value that belongs to the graph itself, in the order in which value_info usually lists them."""
-    seen = {id(value) for value in graph.inputs}
-    values = list(graph.inputs)
-    values += [value for value in graph.initializers.values() if id(value) not in seen]
-    values += [value for node in graph for value in node.outputs]
-    return values
-
-
 def _value_infos(graph: ir.Graph, *, in_function: bool = False) -> list[onnx.ValueInfoProto]:
     """Return the value_info of a graph or function, in the order in which it was read."""
-    declared = [value for value in _values(graph) if _is_declared(value, in_function=in_function)]
-    infos = [_declaration(value, unmodeled_fields.VALUE_INFO) for value in declared]
+    infos: list[onnx.ValueInfoProto] = []
+    for value in dict.fromkeys(defined(graph)):
+        has_type = bool(value.name) and (value.type is not None or value.shape is not None)
+        is_listed = unmodeled_fields.LISTED in value.meta
+        if is_listed or declared_by_default(value) or (in_function and has_type):
+            infos.append(_declaration(value, unmodeled_fields.VALUE_INFO))
     meta = unmodeled_fields.meta(graph)
-    infos += _parsed(onnx.ValueInfoProto, meta.get(unmodeled_fields.LOOSE_INFO, ()))
-    order = unmodeled_fields.in_order((info.name for info in infos), meta.get(unmodeled_fields.INFO_ORDER))
-    return [infos[position] for position in order]
-
-
-def _is_declared(value: ir.Value, *, in_function: bool) -> bool:
-    if declared_by_default(value) or unmodeled_fields.meta(value).get(unmodeled_fields.LISTED, False):
-        return True
-    return in_function and bool(value.name) and (value.type is not None or value.shape is not None)
+    infos += map(onnx.ValueInfoProto.FromString, meta.get(unmodeled_fields.LOOSE_INFO, ()))
+    return unmodeled_fields.in_order(infos, "name", meta.get(unmodeled_fields.INFO_ORDER))
 
 
 def _declaration(value: ir.Value, role: str) -> onnx.ValueInfoProto:
     proto = value_skeleton(value)
-    stored: unmodeled_fields.Verbatim | None = unmodeled_fields.meta(value).get(role)
-    if stored is not None and stored.encoded == unmodeled_fields.nameless(proto):
-        name = proto.name
-        proto = onnx.ValueInfoProto.FromString(stored.read)
-        proto.name = name
+    if role in value.meta:  # without its name, so that a renamed value keeps the rest
+        proto = unmodeled_fields.recall(value, role, without(proto, "name"))
+        proto.name = value.name or ""
     return proto
-
-
-def _annotation(value: ir.Value) -> onnx.TensorAnnotation:
-    names: Mapping[str, str] | None = unmodeled_fields.meta(value)[unmodeled_fields.QUANT]
-    return onnx.TensorAnnotation(tensor_name=value.name, quant_parameter_tensor_names=entries(names or {}))
-
-
-def _parsed(kind: Any, messages: Iterable[bytes]) -> list[Any]:
-    return [kind.FromString(message) for message in messages]

@@ -18,7 +18,7 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from sardonyx.errors import ModelError
-from sardonyx.ir.storage import RAW_DATA, SourceFile, stored_bytes
+from sardonyx.ir.storage import DTYPES, RAW_DATA, SourceFile, stored_bytes
 from sardonyx.ir.tensors import FileTensor, ProtoStrings, ProtoTensor
 
 FLOAT_DATA, DOUBLE_DATA = 4, 10  # besides RAW_DATA, the TensorProto fields whose payload is the plain array
@@ -365,13 +365,12 @@ class Reader:
 
     def __call__(self, proto: onnx.TensorProto) -> ir.TensorProtocol:
         """Return the tensor that a TensorProto describes."""
-        try:
-            dtype = ir.DataType(proto.data_type)
-        except ValueError:
+        dtype = DTYPES.get(proto.data_type)
+        if dtype is None:
             raise ModelError(
                 f"tensor {proto.name!r} has the unknown element type {proto.data_type}",
                 hint="a newer version of the onnx package may know it",
-            ) from None
+            )
         if isinstance(proto.name, bytes):  # as protobuf returns text that is not UTF-8
             raise ModelError(f"the name {proto.name!r} of a tensor is not UTF-8", hint="export the model again")
         if any(size < 0 for size in proto.dims):

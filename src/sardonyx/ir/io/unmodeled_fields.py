@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast
 
 import onnx
 import onnx_ir as ir
+from google.protobuf import message
 from msgspec import Struct
 
 Meta = MutableMapping[str, Any]
@@ -30,10 +31,11 @@ TRAINING = "sardonyx.io.training"
 EXTERNAL = "sardonyx.io.external"  # the source has its weights in another file
 UNSORTED = "sardonyx.io.unsorted"  # the nodes of the source are in no topological order
 
-Message = TypeVar("Message", onnx.NodeProto, onnx.GraphProto, onnx.FunctionProto, onnx.ModelProto, onnx.ValueInfoProto)
+Owner = ir.Node | ir.Value | ir.Graph
+Message = TypeVar("Message", bound=message.Message)
 
 
-def meta(owner: ir.Node | ir.Value | ir.Graph) -> Meta:
+def meta(owner: Owner) -> Meta:
     """Return the mapping in which data about an object is stored."""
     return cast(Meta, owner.meta)
 
@@ -52,18 +54,14 @@ class TrainingInfo(Struct, frozen=True):
     tensors: tuple[ir.TensorProtocol | None, ...]
 
 
-def remember(owner: ir.Node | ir.Graph, key: str, fresh: Message, read: Message) -> None:
+def remember(owner: Owner, key: str, fresh: Message, read: Message) -> None:
     """Store the message that was read if it differs from the fresh encoding, which saving would write."""
-    store(owner, key, canonical(fresh), canonical(read))
+    verbatim = Verbatim(canonical(fresh), canonical(read))
+    if verbatim.encoded != verbatim.read:
+        meta(owner)[key] = verbatim
 
 
-def store(owner: ir.Node | ir.Value | ir.Graph, key: str, encoded: bytes, read: bytes) -> None:
-    """Store the bytes that were read if they differ from the encoding of the object."""
-    if encoded != read:
-        meta(owner)[key] = Verbatim(encoded, read)
-
-
-def recall(owner: ir.Node | ir.Graph, key: str, fresh: Message) -> Message:
+def recall(owner: Owner, key: str, fresh: Message) -> Message:
     """Return the message that was read if the object has not changed since, otherwise the fresh encoding."""
     stored: Verbatim | None = meta(owner).get(key)
     if stored is None or stored.encoded != canonical(fresh):
@@ -71,29 +69,22 @@ def recall(owner: ir.Node | ir.Graph, key: str, fresh: Message) -> Message:
     return type(fresh).FromString(stored.read)
 
 
-def canonical(message: Message) -> bytes:
+def canonical(proto: message.Message) -> bytes:
     """Return bytes that are equal if and only if messages are, even with NaN."""
-    return message.SerializeToString(deterministic=True)
+    return proto.SerializeToString(deterministic=True)
 
 
-def nameless(info: onnx.ValueInfoProto) -> bytes:
-    """Return a declaration without its name, so that a renamed value keeps the rest of it."""
-    copy = onnx.ValueInfoProto()
-    copy.CopyFrom(info)
-    copy.ClearField("name")
-    return canonical(copy)
-
-
-def in_order(names: Iterable[str], order: tuple[str, ...] | None) -> list[int]:
-    """Return the positions of the names sorted as in `order`; names that are not in it come last."""
-    present = list(names)
-    if order is None:
-        return list(range(len(present)))
+def in_order(messages: list[Message], field: str, order: tuple[str, ...] | None) -> list[Message]:
+    """Return messages sorted by their names, which `field` holds, as in `order`; those that are not in it come last."""
     positions: dict[str, list[int]] = {}
-    for position, name in enumerate(order):
+    for position, name in enumerate(order or ()):
         positions.setdefault(name, []).append(position)
-    rank = [positions[name].pop(0) if positions.get(name) else len(order) for name in present]
-    return sorted(range(len(present)), key=rank.__getitem__)
+
+    def rank(each: Message) -> int:
+        places = positions.get(getattr(each, field))
+        return places.pop(0) if places else len(order or ())
+
+    return sorted(messages, key=rank)
 
 
 def has_training_info(model: ir.Model) -> bool:

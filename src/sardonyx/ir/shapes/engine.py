@@ -32,10 +32,10 @@ from sardonyx.ir.shapes.attributes import (
     tensor,
 )
 from sardonyx.ir.shapes.expr import Atom, Expr, Size
+from sardonyx.ir.storage import DTYPES
 
 Source = int | ir.DataType  # the index of the input with the same type, or a fixed type
 _INT64, _BOOL, _FLOAT, _INT32 = ir.DataType.INT64, ir.DataType.BOOL, ir.DataType.FLOAT, ir.DataType.INT32
-_BY_NUMBER: Mapping[int, ir.DataType] = {dtype.value: dtype for dtype in ir.DataType}  # calling the enum is slow
 _OUTPUTS: Mapping[str, tuple[Source, ...]] = {  # operators not listed return the type of their first input
     **dict.fromkeys(PREDICATES, (_BOOL,)),
     **dict.fromkeys(READS_SHAPE | {"ArgMax", "ArgMin", "NonZero"}, (_INT64,)),
@@ -77,7 +77,7 @@ def dtype_of_output(node: ir.Node, index: int, ask: Shapes) -> ir.DataType | Non
     name = _NAMED.get(op_type)
     if name is not None:
         named = name in attributes(node)
-        return _BY_NUMBER.get(number(node, name, 0)) if named else _of_first(node, ask)
+        return DTYPES.get(number(node, name, 0)) if named else _of_first(node, ask)
     if op_type in _QUANTIZED:
         return None if "output_dtype" in attributes(node) else ask.dtype(operand(node, _QUANTIZED[op_type]))
     if op_type in _BODIES:

@@ -18,11 +18,11 @@ from onnx.shape_inference import infer_node_outputs
 from sardonyx.ir.scopes import has_references
 from sardonyx.ir.shapes.attributes import Shape, Typed
 from sardonyx.ir.shapes.expr import Expr
+from sardonyx.ir.storage import DTYPES
 
 if TYPE_CHECKING:
     from sardonyx.ir.shapes.engine import Shapes
 
-_DTYPES = {dtype.value: dtype for dtype in ir.DataType if dtype != ir.DataType.UNDEFINED}
 _FAILURES = (
     onnx.shape_inference.InferenceError,
     onnx.checker.ValidationError,
@@ -128,7 +128,7 @@ def _typed(
     if proto is None or not proto.HasField("tensor_type"):
         return None, None
     tensor = proto.tensor_type
-    dtype = _DTYPES.get(tensor.elem_type)
+    dtype = DTYPES.get(tensor.elem_type) if tensor.elem_type else None
     if not tensor.HasField("shape"):
         return dtype, None
     confirmed_dims = list(confirmed[name].tensor_type.shape.dim) if name in confirmed else []
