@@ -103,7 +103,7 @@ def test_a_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
 def test_truncation_is_detected_at_every_byte(size: int, tmp_path: Path) -> None:
     """Except between two fields of the model itself after graph and opset: that is a valid model."""
     whole = small_model(size).SerializeToString()
-    fields = list(tensor_data.Bytes.of_buffer(whole).fields(0, len(whole)))
+    fields = list(tensor_data.Bytes(whole).fields(0, len(whole)))
     graph_and_opset = max(f.stop for f in fields if f.number in (7, 8))
     complete = {f.stop for f in fields if f.stop >= graph_and_opset}
     path = tmp_path / "m.onnx"

@@ -19,7 +19,7 @@ from sardonyx.ir.precision import FORMATS, GUARD, Impossible
 from sardonyx.ir.rules import Builder, Match
 from sardonyx.ir.scopes import bodies, is_constant, operator
 from sardonyx.ir.shapes.expr import equal
-from sardonyx.ir.tensors import ComputedTensor, ExpressionTensor, ReshapedTensor, StreamedTensor, TransposedTensor
+from sardonyx.ir.tensors import ComputedTensor, ReshapedTensor, StreamedTensor, TransposedTensor
 
 # Element types for which ONNX Runtime has a CPU kernel, for the operators that rewrites create.
 #
@@ -234,11 +234,8 @@ def _check_stored(match: Match, op: Builder, facts: Facts) -> None:
 
 
 def _is_new(tensor: ir.TensorProtocol) -> bool:
-    """Return whether the numbers may differ from those of the source.
-
-    They do not in a view of the source, and those of an expression were checked when they were computed.
-    """
-    if tensor.dtype not in FORMATS or isinstance(tensor, ExpressionTensor):
+    """Return whether the numbers may differ from those of the source, and were not checked when they were computed."""
+    if tensor.dtype not in FORMATS:
         return False
     if isinstance(tensor, (ReshapedTensor, TransposedTensor)):
         return _is_new(tensor.source)

@@ -13,8 +13,8 @@ A file of n functions, each of which calls the next one twice, stands for 2^n no
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
-from typing import NamedTuple, NoReturn, cast
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, NoReturn, TypeVar, cast
 
 import onnx_ir as ir
 from msgspec import Struct
@@ -228,7 +228,8 @@ DEEPEST = 64  # calls within calls that an analysis follows
 _MOST_NODES = 1 << 11  # it may inline so many nodes,
 _GROWTH = 4  # or so many times the nodes that are stored
 _MOST_RUNNABLE = 1 << 20  # nodes after inlining; runtimes inline every call before they run a model
-_HINT = "the tool that wrote the file is at fault: export it again"
+WRITER_AT_FAULT = "the tool that wrote the file is at fault: export it again"
+Key = TypeVar("Key", bound=Hashable)
 
 
 class UnknownAttribute(ValueError):
@@ -281,29 +282,46 @@ def inlined(model: ir.Model) -> Inlined:
 def check_calls(model: ir.Model, name: str) -> None:
     """Raise an error if a function calls itself, or if the calls expand to more nodes than any runtime can load."""
     if model.functions and (nodes := inlined(model).nodes) > _MOST_RUNNABLE:
-        raise ModelError(f"the calls of functions in {name} expand to {nodes:.3g} nodes", hint=_HINT)
+        raise ModelError(f"the calls of functions in {name} expand to {nodes:.3g} nodes", hint=WRITER_AT_FAULT)
 
 
 def called_first(model: ir.Model) -> list[ir.Function]:
     """Return the functions, each after those that it calls."""
+    functions = model.functions
     calls = {
-        key: {node.op_identifier() for node in function.graph.all_nodes()} & model.functions.keys()
-        for key, function in model.functions.items()
+        key: sorted({node.op_identifier() for node in function.graph.all_nodes()} & functions.keys())
+        for key, function in functions.items()
     }
-    done: dict[ir.OperatorIdentifier, ir.Function] = {}
-    path: dict[ir.OperatorIdentifier, None] = {}
-    stack = [(key, False) for key in calls]
+    try:
+        return [functions[key] for key in needed_first(calls, calls.__getitem__)]
+    except Cycle as error:
+        names = " → ".join(functions[key].name for key in error.args[0])
+        raise ModelError(f"a function calls itself: {names}", hint=WRITER_AT_FAULT) from error
+
+
+class Cycle(Exception):
+    """Things that need each other, the first of them also as the last."""
+
+
+def needed_first(keys: Iterable[Key], needs: Callable[[Key], Iterable[Key]]) -> list[Key]:
+    """Return the keys and all that they need, each after those that it needs.
+
+    Raises:
+        Cycle: There is no such order.
+    """
+    done: dict[Key, None] = {}
+    path: dict[Key, None] = {}
+    stack = [(key, False) for key in keys]
     while stack:
         key, is_left = stack.pop()
         if is_left:
             del path[key]
-            done[key] = model.functions[key]
+            done[key] = None
         elif key in path:
-            keys = [*path]
-            names = " → ".join(model.functions[each].name for each in (*keys[keys.index(key) :], key))
-            raise ModelError(f"a function calls itself: {names}", hint=_HINT)
+            cycle = [*path]
+            raise Cycle([*cycle[cycle.index(key) :], key])
         elif key not in done:
             path[key] = None
             stack.append((key, True))
-            stack += [(called, False) for called in sorted(calls[key])]
-    return list(done.values())
+            stack += [(needed, False) for needed in needs(key)]
+    return [*done]

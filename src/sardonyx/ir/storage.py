@@ -129,7 +129,7 @@ def as_bytes(array: Array) -> memoryview:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
-_BLOCK = 1 << 20
+_HASHED = 1 << 20  # bytes that are hashed at a time
 
 
 def sha256_of(path: str | os.PathLike[str]) -> str:
@@ -151,11 +151,8 @@ class GrowingHash:
     """The hash of a file that is written from its start to its end, computed while it is written."""
 
     def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self._sum = hashlib.sha256()
-        self._parts: list[Future[None]] = []
-        self._end = 0
-        self._pool = ThreadPoolExecutor(1)
+        self._fd, self._end, self._sum = fd, 0, hashlib.sha256()
+        self._pool, self._parts = ThreadPoolExecutor(1), list[Future[None]]()
 
     def __enter__(self) -> Self:
         return self
@@ -163,25 +160,22 @@ class GrowingHash:
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown(cancel_futures=True)
 
-    def written(self, end: int) -> None:
-        """Hash what was written since the last call, in the order of the calls."""
-        if end - self._end >= _BLOCK:
-            self._submit(end)
+    def written(self, end: int, least: int = _HASHED) -> None:
+        """Hash what was written since the last call, in the order of the calls, if it is at least so many bytes."""
+        if end - self._end >= least:
+            self._parts.append(self._pool.submit(self._read, self._end, end))
+            self._end = end
 
     def result(self, end: int) -> str:
         """Return the hash of the file up to its end."""
-        self._submit(end)
+        self.written(end, 1)
         for part in self._parts:
             part.result()
         return self._sum.hexdigest()
 
-    def _submit(self, end: int) -> None:
-        self._parts.append(self._pool.submit(self._read, self._end, end))
-        self._end = end
-
     def _read(self, start: int, end: int) -> None:
         while start < end:
-            data = os.pread(self._fd, min(_BLOCK, end - start), start)
+            data = os.pread(self._fd, min(_HASHED, end - start), start)
             if not data:
                 raise OSError(f"the file ends at byte {start} while it is written")
             self._sum.update(data)

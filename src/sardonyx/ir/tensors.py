@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,7 +18,7 @@ from msgspec import Struct
 from onnx_ir.serde import TensorProtoTensor
 
 from sardonyx.ir.expressions import Expression, concatenate, reshape, transpose
-from sardonyx.ir.storage import BLOCK, RAW_DATA, Array, SourceFile, as_bytes, packed, unpacked, write_all
+from sardonyx.ir.storage import BLOCK, DTYPES, RAW_DATA, Array, SourceFile, as_bytes, packed, unpacked, write_all
 
 # The transpose of a tensor in a file is written a block at a time.
 #
@@ -109,6 +108,10 @@ def _transpose_block(block: Array, transposed_block: Array) -> None:
             transposed_block[i : i + _TILE, j : j + tile.shape[1]] = tile
 
 
+def _unused() -> ir.TensorProtocol:
+    raise AssertionError("a streamed tensor creates its own values")
+
+
 class StreamedTensor(ir.LazyTensor):
     """The base of all tensors here: values are created on every access, and can be written straight to a file.
 
@@ -124,7 +127,7 @@ class StreamedTensor(ir.LazyTensor):
         like: ir.TensorProtocol | None = None,
         definition: Expression | None = None,
     ) -> None:
-        super().__init__(_no_evaluation, dtype, ir.Shape(shape, frozen=True))
+        super().__init__(_unused, dtype, ir.Shape(shape, frozen=True))
         self.definition = definition
         if like is not None:
             self.name = like.name
@@ -141,26 +144,15 @@ class StreamedTensor(ir.LazyTensor):
     def numpy(self) -> Array:
         """Return the values, read or computed on every call."""
 
+    def _evaluate(self) -> ir.TensorProtocol:
+        return ir.Tensor(self.numpy(), dtype=self.dtype)
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         array = self.numpy()
         return array if dtype is None else array.astype(dtype)
 
-    def __dlpack__(self, *, stream: Any = None) -> Any:
-        return self.numpy().__dlpack__(stream=stream)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self.numpy().__dlpack_device__()
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}<{self.dtype},{self.shape}>(name={self.name!r})"
-
-    def tobytes(self) -> bytes:
-        """Return the values as ONNX stores them: little-endian, sub-byte types packed."""
-        return bytes(packed(self.numpy(), self.dtype))
-
-    def tofile(self, file: Any) -> None:
-        """Write the values to a file object at once."""
-        file.write(self.tobytes())
 
     def write_to(self, fd: int, position: int) -> None:
         """Write the values to an open file at a position."""
@@ -188,7 +180,7 @@ class FileTensor(StreamedTensor):
         skeleton: onnx.TensorProto | None = None,
         field: int = RAW_DATA,
     ) -> None:
-        super().__init__(dtype, shape, like)
+        super().__init__(dtype, shape, like if skeleton is None else ProtoTensor(skeleton))
         self.file = file
         self.offset = offset
         self.length = length
@@ -202,11 +194,11 @@ class FileTensor(StreamedTensor):
 
     def numpy(self) -> Array:
         """Return the values, read from the file."""
-        return unpacked(self._read(), self.dtype, self.shape.numpy())
+        return unpacked(self._read(0, self.length), self.dtype, self.shape.numpy())
 
     def tobytes(self) -> bytes:
         """Return the bytes as they are in the file."""
-        return self._read().tobytes()
+        return self._read(0, self.length).tobytes()
 
     def write_to(self, fd: int, position: int) -> None:
         """Copy the bytes without reading them into memory."""
@@ -214,12 +206,9 @@ class FileTensor(StreamedTensor):
 
     def lines(self, start: int, stop: int) -> Array:
         """Return a range of the first axis; only these bytes are read. For types of whole bytes."""
-        self.file.check()
-        shape = self.shape.numpy()
-        width = self.length // shape[0]
-        data = np.empty((stop - start) * width, np.uint8)
-        self.file.read_into(data.data, self.offset + start * width)
-        return unpacked(data, self.dtype, (stop - start, *shape[1:]))
+        count, *rest = self.shape.numpy()
+        width = self.length // count
+        return unpacked(self._read(start * width, (stop - start) * width), self.dtype, (stop - start, *rest))
 
     def reshaped(self, shape: Sequence[int]) -> FileTensor:
         """Return the same bytes with another shape."""
@@ -227,10 +216,10 @@ class FileTensor(StreamedTensor):
         view.definition = reshape(self, shape)
         return view
 
-    def _read(self) -> Array:
+    def _read(self, start: int, length: int) -> Array:
         self.file.check()
-        data = np.empty(self.length, np.uint8)
-        self.file.read_into(data.data, self.offset)
+        data = np.empty(length, np.uint8)
+        self.file.read_into(data.data, self.offset + start)
         return data
 
 
@@ -314,6 +303,7 @@ class ExpressionTensor(ComputedTensor):
     """The values of an expression; small ones are kept, and the others computed whenever they are needed."""
 
     __slots__ = ()
+    is_checked = False  # it was when it was computed
 
     def __init__(
         self, definition: Expression, dtype: ir.DataType, shape: Sequence[int], kept: Array | None = None
@@ -349,29 +339,18 @@ class ProtoTensor(TensorProtoTensor):
     Type, shape and size are read from the proto once, because they are queried very often.
     """
 
-    __slots__ = ("_dtype", "_nbytes", "_own_name", "_shape")
+    __slots__ = ("_nbytes", "dtype", "name", "shape")
 
     def __init__(self, proto: onnx.TensorProto) -> None:
         super().__init__(proto)
-        self._own_name = proto.name
-        self._dtype = super().dtype
-        self._shape = super().shape
-        self._nbytes: int | None = 0 if self._dtype == ir.DataType.UNDEFINED else None  # computed on demand
-
-    @property
-    def dtype(self) -> ir.DataType:
-        """Return the element type."""
-        return self._dtype
-
-    @property
-    def shape(self) -> ir.Shape:
-        """Return the shape, which cannot be changed."""
-        return self._shape
+        name, dtype, shape = proto.name, DTYPES[proto.data_type], ir.Shape(proto.dims, frozen=True)
+        self.name, self.dtype, self.shape = name, dtype, shape  # pyright: ignore[reportIncompatibleMethodOverride]
+        self._nbytes = 0 if self.dtype == ir.DataType.UNDEFINED else -1  # -1: computed on demand
 
     @property
     def nbytes(self) -> int:
         """Return the number of bytes of the data."""
-        if self._nbytes is None:
+        if self._nbytes < 0:
             self._nbytes = super().nbytes
         return self._nbytes
 
@@ -379,15 +358,6 @@ class ProtoTensor(TensorProtoTensor):
     def skeleton(self) -> onnx.TensorProto:
         """Return the proto; integers in its list may be shorter or longer than in memory."""
         return self._proto
-
-    @property
-    def name(self) -> str:
-        """Return the name, which may differ from the one in the proto."""
-        return self._own_name
-
-    @name.setter
-    def name(self, value: str | None) -> None:
-        self._own_name = value or ""
 
 
 class ProtoStrings(ir.StringTensor):
@@ -443,13 +413,10 @@ def reshaped(tensor: ir.TensorProtocol, shape: Sequence[int]) -> StreamedTensor:
 def stripes(tensor: ir.TensorProtocol, step: int) -> Iterator[tuple[int, Array]]:
     """Return the values in ranges of the first axis, with their starts; a file tensor is read one range at a time."""
     count = tensor.shape.numpy()[0]
-    read = tensor.lines if isinstance(tensor, FileTensor) else partial(_range, tensor.numpy())
+    values = tensor if isinstance(tensor, FileTensor) else tensor.numpy()
     for start in range(0, count, step):
-        yield start, read(start, min(start + step, count))
-
-
-def _range(values: Array, start: int, stop: int) -> Array:
-    return values[start:stop]
+        stop = min(start + step, count)
+        yield start, values.lines(start, stop) if isinstance(values, FileTensor) else values[start:stop]
 
 
 def write_tensor(tensor: ir.TensorProtocol, fd: int, position: int) -> None:
@@ -457,14 +424,9 @@ def write_tensor(tensor: ir.TensorProtocol, fd: int, position: int) -> None:
     if isinstance(tensor, StreamedTensor):
         tensor.write_to(fd, position)
     elif isinstance(tensor, ir.ExternalTensor):
-        file = SourceFile.open(tensor.path)
-        file.copy(tensor.offset or 0, tensor.nbytes, fd, position)
+        SourceFile.open(tensor.path).copy(tensor.offset or 0, tensor.nbytes, fd, position)
     else:
         write_all(fd, memoryview(tensor.tobytes()), position)
-
-
-def _no_evaluation() -> ir.TensorProtocol:
-    raise AssertionError("a streamed tensor creates its own values")
 
 
 WHOLE = 4 * BLOCK  # bytes up to which a concatenated tensor is assembled in memory
@@ -486,11 +448,9 @@ class ConcatTensor(StreamedTensor):
     def numpy(self) -> Array:
         """Return the concatenated values."""
         joined = np.empty(self.shape.numpy(), self.dtype.numpy())
-        start = 0
-        for part in self.parts:
-            end = start + part.shape.numpy()[-1]
-            joined[..., start:end] = part.numpy()
-            start = end
+        ends = np.cumsum([part.shape.numpy()[-1] for part in self.parts])
+        for part, place in zip(self.parts, np.split(joined, ends[:-1], -1), strict=True):
+            place[...] = part.numpy()
         return joined
 
     def write_to(self, fd: int, position: int) -> None:
@@ -502,7 +462,6 @@ class ConcatTensor(StreamedTensor):
         stride = self.shape.numpy()[-1] * item
         for part in self.parts:
             width = part.shape.numpy()[-1]
-            rows = part.numpy().reshape(-1, width)
-            for index, row in enumerate(rows):
+            for index, row in enumerate(part.numpy().reshape(-1, width)):
                 write_all(fd, as_bytes(row), position + index * stride)
             position += width * item

@@ -159,7 +159,7 @@ def _locations(file: SourceFile) -> set[str]:
         WireError: It is no ONNX model.
         DecodeError: It is damaged.
     """
-    skeleton, _ = tensor_data.cut(tensor_data.Bytes.of_file(file), b"", _LARGE)
+    skeleton, _ = tensor_data.cut(tensor_data.Bytes(file), b"", _LARGE)
     model = onnx.ModelProto.FromString(skeleton)
     if not model.HasField("graph"):
         raise tensor_data.WireError("there is no graph")

@@ -21,6 +21,7 @@ from sardonyx.ir.io.encode import (
     Kind,
     clear_content,
     declared_by_default,
+    entries,
     function_skeleton,
     graph_skeleton,
     kind_by_content,
@@ -28,9 +29,9 @@ from sardonyx.ir.io.encode import (
     node_skeleton,
     omits_content,
     value_skeleton,
-    without,
 )
 from sardonyx.ir.io.tensor_data import Reader
+from sardonyx.ir.io.unmodeled_fields import without
 from sardonyx.ir.scopes import Parameter
 from sardonyx.ir.storage import DTYPES
 from sardonyx.ir.tensors import KEPT, SparseTensor
@@ -110,9 +111,7 @@ class _Decoder:
 
     def _graph(self, proto: onnx.GraphProto, scopes: list[Scope]) -> ir.Graph:
         inputs = [_declare(ir.Value(name=info.name), info) for info in proto.input]
-        values: Scope = {}
-        for value in inputs:
-            _define(values, value, "an input")
+        values = _defined(inputs)
         initializers = self._initializers(proto, values)
         _define_outputs(values, proto.node)
         input_names = {info.name for info in proto.input}
@@ -166,9 +165,7 @@ class _Decoder:
     def _function(self, proto: onnx.FunctionProto) -> ir.Function:
         _check_text(proto.domain, proto.name, proto.overload, *proto.output, *proto.attribute)
         inputs = [ir.Value(name=name) for name in proto.input]
-        values: Scope = {}
-        for value in inputs:
-            _define(values, value, "an input")
+        values = _defined(inputs)
         _define_outputs(values, proto.node)
         for info in proto.value_info:
             if info.name in values:
@@ -292,6 +289,13 @@ def _repeated(names: Iterable[Any]) -> Any:
     return None
 
 
+def _defined(inputs: Iterable[ir.Value]) -> Scope:
+    values: Scope = {}
+    for value in inputs:
+        _define(values, value, "an input")
+    return values
+
+
 def _define(values: Scope, value: ir.Value, what: str) -> None:
     if not value.name:
         raise _invalid(f"{what} has no name")
@@ -334,35 +338,21 @@ def _props(entries: Sequence[onnx.StringStringEntryProto]) -> dict[str, str] | N
 
 def _type_and_shape(proto: onnx.TypeProto) -> tuple[ir.TypeProtocol | None, ir.Shape | None]:
     """Return the part of a type that onnx-ir can represent; the rest is kept in `unmodeled_fields`."""
-    if proto.HasField("tensor_type") and not proto.HasField("denotation"):
-        return _tensor_type(proto.tensor_type)
     leaf = proto
     _check_text(proto.denotation)
     while (kind := leaf.WhichOneof("value")) in ("sequence_type", "optional_type"):
         leaf = getattr(leaf, kind).elem_type
         _check_text(leaf.denotation)
-    if kind not in ("tensor_type", "sparse_tensor_type") or not getattr(leaf, kind).elem_type:
+    tensor = getattr(leaf, kind) if kind in ("tensor_type", "sparse_tensor_type") else None
+    if tensor is None or not tensor.elem_type:
         return None, None
-    _check_type(getattr(leaf, kind))
-    return serde.deserialize_type_proto_for_type(proto), serde.deserialize_type_proto_for_shape(proto)
-
-
-def _tensor_type(proto: onnx.TypeProto.Tensor) -> tuple[ir.TypeProtocol | None, ir.Shape | None]:
-    """Return the type and shape of a tensor type, which is the most common case."""
-    if not proto.elem_type:
-        return None, None
-    _check_type(proto)
-    shape = serde.deserialize_tensor_shape(proto.shape) if proto.HasField("shape") else None
-    return ir.TensorType(DTYPES[proto.elem_type]), shape
-
-
-def _check_type(proto: onnx.TypeProto.Tensor) -> None:
-    if proto.elem_type not in DTYPES:
+    if tensor.elem_type not in DTYPES:
         raise ModelError(
-            f"a value has the unknown element type {proto.elem_type}",
+            f"a value has the unknown element type {tensor.elem_type}",
             hint="a newer version of the onnx package may know it",
         )
-    _check_text(*(text for dim in proto.shape.dim for text in (dim.dim_param, dim.denotation)))
+    _check_text(*(text for dim in tensor.shape.dim for text in (dim.dim_param, dim.denotation)))
+    return serde.deserialize_type_proto_for_type(proto), serde.deserialize_type_proto_for_shape(proto)
 
 
 def _declare(value: ir.Value, info: onnx.ValueInfoProto) -> ir.Value:
@@ -387,8 +377,6 @@ def _remember_declaration(value: ir.Value, role: str, info: onnx.ValueInfoProto)
 
 def _remember_value_info(graph: ir.Graph, values: Scope, infos: Sequence[onnx.ValueInfoProto]) -> None:
     """Remember value_info that saving would write differently, and its order if that is unusual."""
-    if not infos:
-        return
     unmatched: list[bytes] = []
     listed: set[str] = set()
     for info in infos:
@@ -402,30 +390,24 @@ def _remember_value_info(graph: ir.Graph, values: Scope, infos: Sequence[onnx.Va
             unmodeled_fields.meta(value)[unmodeled_fields.LISTED] = True
     if unmatched:
         unmodeled_fields.meta(graph)[unmodeled_fields.LOOSE_INFO] = tuple(unmatched)
-    usual = [name for name in values if name in listed]
     names = tuple(info.name for info in infos)
-    if list(names) != usual:
+    if names != tuple(name for name in values if name in listed):
         unmodeled_fields.meta(graph)[unmodeled_fields.INFO_ORDER] = names
 
 
 def _remember_annotations(graph: ir.Graph, values: Scope, quants: Sequence[onnx.TensorAnnotation]) -> None:
     """Attach quantization annotations to their values, and remember those that fit no value."""
-    if not quants:
-        return
     unmatched: list[bytes] = []
     seen: set[str] = set()
     for quant in quants:
         value = values.get(quant.tensor_name)
         names = _props(quant.quant_parameter_tensor_names) or {}
-        plain = onnx.TensorAnnotation(tensor_name=quant.tensor_name)
-        plain.quant_parameter_tensor_names.extend(
-            onnx.StringStringEntryProto(key=key, value=name) for key, name in names.items()
-        )
+        plain = onnx.TensorAnnotation(tensor_name=quant.tensor_name, quant_parameter_tensor_names=entries(names))
         if value is None or quant.tensor_name in seen or plain != quant:
-            unmatched.append(quant.SerializeToString(deterministic=True))
+            unmatched.append(unmodeled_fields.canonical(quant))
         else:
             unmodeled_fields.meta(value)[unmodeled_fields.QUANT] = names
         seen.add(quant.tensor_name)  # a second one for the same value is unmatched
-    if unmatched:
+    if quants:
         unmodeled_fields.meta(graph)[unmodeled_fields.LOOSE_QUANT] = tuple(unmatched)
-    unmodeled_fields.meta(graph)[unmodeled_fields.QUANT_ORDER] = tuple(quant.tensor_name for quant in quants)
+        unmodeled_fields.meta(graph)[unmodeled_fields.QUANT_ORDER] = tuple(quant.tensor_name for quant in quants)

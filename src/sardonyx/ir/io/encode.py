@@ -14,7 +14,7 @@ from onnx_ir import serde
 
 from sardonyx.errors import ModelError
 from sardonyx.ir.io import unmodeled_fields
-from sardonyx.ir.io.unmodeled_fields import Message
+from sardonyx.ir.io.unmodeled_fields import without
 from sardonyx.ir.scopes import defined
 from sardonyx.ir.tensors import KEPT, ProtoTensor, SparseTensor, string_bytes
 
@@ -130,15 +130,6 @@ def tensor_skeleton(tensor: ir.TensorProtocol, name: str | None) -> onnx.TensorP
         del proto.metadata_props[:]
         proto.metadata_props.extend(entries(tensor.metadata_props))
     return proto
-
-
-def without(proto: Message, *fields: str) -> Message:
-    """Return a copy without some fields."""
-    copy = type(proto)()
-    copy.CopyFrom(cast(Any, proto))
-    for field in fields:
-        copy.ClearField(cast(Any, field))
-    return copy
 
 
 def omits_content(attribute: ir.Attr) -> bool:

@@ -6,7 +6,9 @@ attributes.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +28,18 @@ from sardonyx.ir.io import data_files, tensor_data, unmodeled_fields
 from sardonyx.ir.io.decode import decode
 from sardonyx.ir.io.encode import Encoder
 from sardonyx.ir.io.tensor_data import Reader
-from sardonyx.ir.scopes import check_calls, is_sorted, nested_graphs, operator, scopes, tensor_of, top_graphs
+from sardonyx.ir.scopes import (
+    WRITER_AT_FAULT,
+    Cycle,
+    check_calls,
+    is_sorted,
+    needed_first,
+    nested_graphs,
+    operator,
+    scopes,
+    tensor_of,
+    top_graphs,
+)
 from sardonyx.ir.storage import DTYPES, RAW_DATA, GrowingHash, SourceFile, write_all
 from sardonyx.ir.tensors import FileTensor, write_tensor
 
@@ -135,7 +148,6 @@ _OTHER_FORMATS = (  # offset and bytes that identify the format, what it is, and
     (0, b"<?xml", "an XML file, as OpenVINO models are", "use the ONNX file that it was made from"),
 )
 _LONGEST_MARK = 64
-_CYCLIC = "the tool that wrote the file is at fault: export it again"
 _NOT_ONNX = "is it an ONNX file, and is it complete? export or download it again"
 
 
@@ -195,7 +207,7 @@ def _opened(name: str) -> ModelFile:
         ) from error
     token = secrets.token_bytes(16)
     try:
-        skeleton, spans = tensor_data.cut(tensor_data.Bytes.of_file(file), token, LARGE)
+        skeleton, spans = tensor_data.cut(tensor_data.Bytes(file), token, LARGE)
         proto = onnx.ModelProto.FromString(skeleton)
     except (tensor_data.WireError, DecodeError) as error:
         _check_format(file, name)
@@ -283,20 +295,20 @@ def save(
     """
     name = os.fspath(path)
     check_free(name, force=force)
-    plan = _Plan(write_tensor if copies is None else copies.write)
-    small = Encoder(plan.store).model(model).SerializeToString()
+    target = os.path.realpath(name)
+    saving = _Saving(target, force, hashed, durable, write_tensor if copies is None else copies.write)
+    small = Encoder(saving.store).model(model).SerializeToString()
     if external is None:
         external = bool(unmodeled_fields.meta(model.graph).get(unmodeled_fields.EXTERNAL))
-        external = external or plan.size + len(small) + 32 * len(plan.tensors) > _INLINE_LIMIT
+        external = external or saving.size + len(small) + 32 * len(saving.tensors) > _INLINE_LIMIT
     with explained(name):
-        target = os.path.realpath(name)
         data_files.remove_left_over(target)
-        if not (external and plan.tensors):
-            return _save_inline(plan, small, target, force=force, hashed=hashed, durable=durable)
+        if not (external and saving.tensors):
+            return saving.inline(small)
         if os.path.dirname(target) != os.path.realpath(os.path.dirname(name)):
             why = "is a link into another folder, and tools would look for its data file beside the link"
             raise OutputError(f"{name} {why}", hint=f"write to {target}")
-        return _save_external(plan, small, target, force=force, hashed=hashed, durable=durable)
+        return saving.external(small)
 
 
 def _check_format(file: SourceFile, name: str) -> None:
@@ -318,68 +330,38 @@ def _check_complete(proto: onnx.ModelProto, name: str) -> None:
 
 
 def _checked(model: ir.Model, name: str) -> ir.Model:
+    """Return the model with the nodes of every graph in topological order, as ONNX requires; runtimes accept any."""
     check_calls(model, name)
     check_forms(model)
-    return _in_order(model, name)
-
-
-def _in_order(model: ir.Model, name: str) -> ir.Model:
-    """Return the model with the nodes of every graph in topological order, as ONNX requires; runtimes accept any."""
     for graph in top_graphs(model):
         if is_sorted(graph):
             continue
-        _check_acyclic(graph, name)
+        for body in nested_graphs(graph):
+            try:
+                needed_first(reversed([*body]), _producers)
+            except Cycle as error:
+                names = " ← ".join(f"{node.op_type} {node.name or node.outputs[0].name}" for node in error.args[0])
+                raise ModelError(f"the graph of {name} has a cycle: {names}", hint=WRITER_AT_FAULT) from error
         try:
             graph.sort()
         except ValueError as error:  # a body reads a value that depends on it
-            raise ModelError(f"the graph of {name} has a cycle through a body", hint=_CYCLIC) from error
+            raise ModelError(f"the graph of {name} has a cycle through a body", hint=WRITER_AT_FAULT) from error
         unmodeled_fields.meta(model.graph)[unmodeled_fields.UNSORTED] = True
     return model
 
 
-def _check_acyclic(top: ir.Graph, name: str) -> None:
-    for graph in nested_graphs(top):
-        cycle = _cycle(graph)
-        if cycle:
-            names = " ← ".join(f"{node.op_type} {node.name or node.outputs[0].name}" for node in cycle)
-            raise ModelError(f"the graph of {name} has a cycle: {names}", hint=_CYCLIC)
-
-
-def _cycle(graph: ir.Graph | ir.Function) -> list[ir.Node]:
-    """Return the nodes of a cycle, the first one also as the last; nothing if there is none.
-
-    A depth-first search follows operands to their producers.
-    """
-    done: set[ir.Node] = set()
-    for start in graph:
-        path: dict[ir.Node, None] = {}
-        stack = [(start, False)]
-        while stack:
-            node, is_left = stack.pop()
-            if is_left:
-                del path[node]
-                done.add(node)
-            elif node in path:
-                nodes = [*path]
-                return [*nodes[nodes.index(node) :], node]
-            elif node not in done:
-                path[node] = None
-                stack.append((node, True))
-                stack += [(producer, False) for producer in _producers(node)]
-    return []
-
-
 def _producers(node: ir.Node) -> Iterator[ir.Node]:
     """Yield the nodes of the same graph that compute a node's operands."""
-    for value in node.inputs:
-        producer = value.producer() if value is not None else None
-        if producer is not None and producer.graph is node.graph:
-            yield producer
+    return (producer for producer in node.predecessors() if producer.graph is node.graph)
 
 
-class _Plan(Struct):
-    """The tensors to stream, each of which is a marker in the small message."""
+class _Saving(Struct):
+    """One save, and the tensors to stream, each of which is a marker in the small message."""
 
+    target: str
+    force: bool
+    hashed: bool
+    durable: bool
     write: Callable[[ir.TensorProtocol, int, int], None]
     token: bytes = field(default_factory=lambda: secrets.token_bytes(16))
     tensors: list[ir.TensorProtocol] = field(default_factory=list[ir.TensorProtocol])
@@ -395,89 +377,70 @@ class _Plan(Struct):
         self.tensors.append(tensor)
         self.size += tensor.nbytes
 
+    def inline(self, small: bytes) -> Saved:
+        """Write one file."""
 
-def _save_inline(plan: _Plan, small: bytes, target: str, *, force: bool, hashed: bool, durable: bool) -> Saved:
-    def fill(index: int) -> list[tensor_data.Piece]:
-        tensor = plan.tensors[index]
-        number = tensor.field if isinstance(tensor, FileTensor) else RAW_DATA
-        return tensor_data.hole(number, index, tensor.nbytes)
+        def fill(index: int) -> list[tensor_data.Piece]:
+            tensor = self.tensors[index]
+            number = tensor.field if isinstance(tensor, FileTensor) else RAW_DATA
+            return tensor_data.hole(number, index, tensor.nbytes)
 
-    pieces = tensor_data.splice(small, plan.token, fill, external=False)
-    if tensor_data.size_of(pieces) > _INLINE_LIMIT:
-        raise OutputError(f"{target} would be over 2 GB", hint="save the weights to a separate file")
-    with Draft(target, durable=durable) as draft:
-        digest = _write(pieces, plan, draft.fileno(), hashed=hashed)
-        with data_files.replaced(target) as notes:
-            draft.commit(replace=force)
-    return Saved(digest, tuple(notes))
+        pieces = tensor_data.splice(small, self.token, fill, external=False)
+        if tensor_data.size_of(pieces) > _INLINE_LIMIT:
+            raise OutputError(f"{self.target} would be over 2 GB", hint="save the weights to a separate file")
+        with Draft(self.target, durable=self.durable) as draft:
+            digest = self._write(pieces, draft.fileno())
+            with data_files.replaced(self.target) as notes:
+                draft.commit(replace=self.force)
+        return Saved(digest, tuple(notes))
 
+    def external(self, small: bytes) -> Saved:
+        """Write the data file first and then the model, under a name for the data that did not exist before.
 
-def _save_external(plan: _Plan, small: bytes, target: str, *, force: bool, hashed: bool, durable: bool) -> Saved:
-    """Write the data file first and then the model, under a name for the data that did not exist before.
+        Two files cannot be renamed at once. Because the new model never refers to an existing data file, the model at
+        `target` is at any time either the old one with its data or the new one with its data.
+        """
+        location = data_files.free_name(self.target)
+        offsets: list[int] = []
+        end = 0
+        for tensor in self.tensors:  # at a page for data that a runtime would map, otherwise at a cache line
+            unit = 4096 if tensor.nbytes >= 1 << 20 else 64
+            offsets.append(-(-end // unit) * unit)
+            end = offsets[-1] + tensor.nbytes
 
-    Two files cannot be renamed at once. Because the new model never refers to an existing data file, the model at
-    `target` is at any time either the old one with its data or the new one with its data.
-    """
-    location = data_files.free_name(target)
-    offsets: list[int] = []
-    end = 0
-    for tensor in plan.tensors:
-        offsets.append(_aligned(end, tensor.nbytes))
-        end = offsets[-1] + tensor.nbytes
+        def fill(index: int) -> list[tensor_data.Piece]:
+            tensor = self.tensors[index]
+            reference = onnx.TensorProto(data_location=onnx.TensorProto.EXTERNAL)
+            for key, value in (("location", location), ("offset", offsets[index]), ("length", tensor.nbytes)):
+                reference.external_data.add(key=key, value=str(value))
+            if isinstance(tensor, FileTensor) and tensor.skeleton is not None:
+                reference.external_data.extend(tensor.skeleton.external_data)
+            return [reference.SerializeToString()]
 
-    def fill(index: int) -> list[tensor_data.Piece]:
-        tensor = plan.tensors[index]
-        reference = onnx.TensorProto(data_location=onnx.TensorProto.EXTERNAL)
-        for key, value in (("location", location), ("offset", offsets[index]), ("length", tensor.nbytes)):
-            reference.external_data.add(key=key, value=str(value))
-        if isinstance(tensor, FileTensor) and tensor.skeleton is not None:
-            reference.external_data.extend(tensor.skeleton.external_data)
-        return [reference.SerializeToString()]
+        pieces = tensor_data.splice(small, self.token, fill, external=True)
+        path = os.path.join(os.path.dirname(self.target), location)
+        with Draft(path, durable=self.durable) as data, Draft(self.target, durable=self.durable) as draft:
+            for tensor, offset in zip(self.tensors, offsets, strict=True):
+                self.write(tensor, data.fileno(), offset)
+            digest = self._write(pieces, draft.fileno())
+            with data_files.replaced(self.target, data) as notes:
+                data.commit(replace=False)
+                draft.commit(replace=self.force)
+        return Saved(digest, tuple(notes), None if self.durable else Copies.of(path, self.tensors, offsets))
 
-    pieces = tensor_data.splice(small, plan.token, fill, external=True)
-    data_path = os.path.join(os.path.dirname(target), location)
-    with Draft(data_path, durable=durable) as data, Draft(target, durable=durable) as draft:
-        for tensor, offset in zip(plan.tensors, offsets, strict=True):
-            plan.write(tensor, data.fileno(), offset)
-        digest = _write(pieces, plan, draft.fileno(), hashed=hashed)
-        with data_files.replaced(target, data) as notes:
-            data.commit(replace=False)
-            draft.commit(replace=force)
-    return Saved(digest, tuple(notes), None if durable else Copies.of(data_path, plan.tensors, offsets))
-
-
-def _write(pieces: list[tensor_data.Piece], plan: _Plan, fd: int, *, hashed: bool) -> str | None:
-    """Write the pieces in order; return the hash of the file if it is asked for."""
-    if not hashed:
-        for _ in _written(pieces, plan, fd):
-            pass
-        return None
-    end = 0
-    with GrowingHash(fd) as digest:
-        for end in _written(pieces, plan, fd):
-            digest.written(end)
-        return digest.result(end)
-
-
-def _written(pieces: list[tensor_data.Piece], plan: _Plan, fd: int) -> Iterator[int]:
-    """Write the pieces, and yield after each tensor and at the end how much of the file is complete."""
-    position = 0
-    pending: list[bytes] = []
-    for piece in [*pieces, tensor_data.Hole(-1, 0)]:
-        if isinstance(piece, bytes):
-            pending.append(piece)
-            continue
-        data = b"".join(pending)
-        pending.clear()
-        write_all(fd, memoryview(data), position)
-        position += len(data)
-        if piece.index >= 0:
-            plan.write(plan.tensors[piece.index], fd, position)
-            position += piece.size
-        yield position
-
-
-def _aligned(end: int, size: int) -> int:
-    """Return where data may start: at a page for data that a runtime would map, otherwise at a cache line."""
-    unit = 4096 if size >= 1 << 20 else 64
-    return -(-end // unit) * unit
+    def _write(self, pieces: list[tensor_data.Piece], fd: int) -> str | None:
+        """Write the pieces in order; return the hash of the file if it is asked for."""
+        position = 0
+        with GrowingHash(fd) if self.hashed else contextlib.nullcontext() as digest:
+            for is_small, group in itertools.groupby(pieces, lambda piece: isinstance(piece, bytes)):
+                if is_small:
+                    data = b"".join(cast("Iterator[bytes]", group))
+                    write_all(fd, memoryview(data), position)
+                    position += len(data)
+                else:
+                    for hole in cast("Iterator[tensor_data.Hole]", group):
+                        self.write(self.tensors[hole.index], fd, position)
+                        position += hole.size
+                if digest is not None:
+                    digest.written(position)
+            return None if digest is None else digest.result(position)

@@ -9,23 +9,26 @@ import bisect
 import errno
 import math
 import os
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import onnx
 import onnx_ir as ir
 from msgspec import Struct
 
 from sardonyx.errors import ModelError
+from sardonyx.ir.io.unmodeled_fields import without
 from sardonyx.ir.storage import DTYPES, RAW_DATA, SourceFile, stored_bytes
 from sardonyx.ir.tensors import FileTensor, ProtoStrings, ProtoTensor
 
 FLOAT_DATA, DOUBLE_DATA = 4, 10  # besides RAW_DATA, the TensorProto fields whose payload is the plain array
-_GROUP, _GROUP_END = 3, 4  # wire types of a message without a length; only unknown fields have them
 EXTERNAL_DATA, DATA_LOCATION = 13, 14
 _PAYLOADS = frozenset((RAW_DATA, FLOAT_DATA, DOUBLE_DATA))
 _BYTES = 2  # wire type of strings, bytes, packed arrays and messages
+_FIXED = {1: 8, 5: 4}  # wire types of numbers: their sizes
+_GROUP, _GROUP_END = 3, 4  # wire types of a message without a length; only unknown fields have them
 _MAX_DEPTH = 100  # the limit of protobuf parsers
 _WINDOW = 1 << 14  # bytes read at once; small, because a walk skips from one large tensor to the next
 
@@ -75,99 +78,64 @@ class Hole(Struct, frozen=True):
 Piece = bytes | Hole
 
 
-class OpenFile(Protocol):
-    """An object that closes its descriptor when it is deleted."""
-
-    def fileno(self) -> int:
-        """Return the descriptor."""
-        ...
-
-
 class Bytes:
     """Random access to a file or a buffer through a window, so that skipped payloads are never read."""
 
-    def __init__(self, size: int, read: Callable[[int, int], bytes]) -> None:
-        self.size = size
-        self._read = read
-        self._base = 0
-        self._window = b""
-
-    @classmethod
-    def of_file(cls, file: OpenFile) -> Bytes:
-        """Return the bytes of an open file, which stays open as long as this object exists."""
-        size = os.fstat(file.fileno()).st_size
-        return cls(size, lambda start, stop: os.pread(file.fileno(), stop - start, start))
-
-    @classmethod
-    def of_buffer(cls, data: bytes) -> Bytes:
-        """Return bytes in memory."""
-        whole = cls(len(data), lambda start, stop: data[start:stop])
-        whole._window = data
-        return whole
+    def __init__(self, source: SourceFile | bytes) -> None:
+        self._file = None if isinstance(source, bytes) else source
+        self.size = len(source) if isinstance(source, bytes) else source.size
+        self._base, self._window = 0, source if isinstance(source, bytes) else b""
 
     def read(self, start: int, stop: int) -> bytes:
         """Return a copy of one range."""
         if self._base <= start and stop <= self._base + len(self._window):
             return self._window[start - self._base : stop - self._base]
-        data = self._read(start, stop)
+        data = b"" if self._file is None else os.pread(self._file.fileno(), stop - start, start)
         if len(data) < stop - start:
             raise WireError("the file ends too early")
         return data
 
-    def fields(self, start: int, stop: int) -> Iterator[Field]:
-        """Yield the fields of the message between two positions."""
+    def fields(self, start: int, stop: int, groups: tuple[int, ...] = ()) -> Iterator[Field]:
+        """Yield the fields of the message between two positions.
+
+        `groups` are the numbers of the groups around them; the last field is then the end of the innermost one.
+        """
         position = start
         while position < stop:
             tag, body = self._varint(position, stop)
-            wire = tag & 7
+            number, wire = tag >> 3, tag & 7
             if wire == _BYTES:
                 length, body = self._varint(body, stop)
                 end = body + length
             elif wire == 0:
                 end = self._varint(body, stop)[1]
-            elif wire == 5:
-                end = body + 4
-            elif wire == 1:
-                end = body + 8
+            elif wire in _FIXED:
+                end = body + _FIXED[wire]
             elif wire == _GROUP:
-                end = self._group_end(tag >> 3, body, stop)
+                if len(groups) >= _MAX_DEPTH:
+                    raise WireError("messages are nested too deep")
+                end = body
+                for field in self.fields(body, stop, (*groups, number)):
+                    end = field.stop
+            elif wire == _GROUP_END and groups:
+                if number != groups[-1]:
+                    raise WireError(f"the file is damaged (byte {position})")
+                yield Field(number, wire, position, body, body)
+                return
             else:
                 raise WireError(f"no protobuf field starts at byte {position}")
-            if end > stop or tag < 8:
+            if end > stop or not number:
                 what = "ends too early" if end > stop and stop == self.size else "is damaged"
                 raise WireError(f"the file {what} (byte {position})")
-            yield Field(tag >> 3, wire, position, body, end)
+            yield Field(number, wire, position, body, end)
             position = end
-
-    def _group_end(self, number: int, start: int, stop: int) -> int:
-        """Return the position after the group that starts here; nested groups are skipped."""
-        position, open_groups = start, [number]
-        while open_groups:
-            if len(open_groups) > _MAX_DEPTH:
-                raise WireError("messages are nested too deep")
-            tag, body = self._varint(position, stop)
-            number, wire = tag >> 3, tag & 7
-            if wire == _GROUP:
-                open_groups.append(number)
-            elif wire == _GROUP_END:
-                if open_groups.pop() != number:
-                    raise WireError(f"the file is damaged (byte {position})")
-            elif wire == _BYTES:
-                length, body = self._varint(body, stop)
-                body += length
-            elif wire == 0:
-                body = self._varint(body, stop)[1]
-            elif wire in (1, 5):
-                body += 8 if wire == 1 else 4
-            else:
-                raise WireError(f"no protobuf field starts at byte {position}")
-            position = body
-        return position
+        if groups:
+            raise WireError("the file ends too early" if stop == self.size else "the file is damaged")
 
     def _varint(self, position: int, stop: int) -> tuple[int, int]:
         index = position - self._base
         if index < 0 or (index + 10 > len(self._window) and self._base + len(self._window) < self.size):
-            self._window = self._read(position, min(position + _WINDOW, self.size))
+            self._window = self.read(position, min(position + _WINDOW, self.size))
             self._base, index = position, 0
         window = self._window
         value = shift = 0
@@ -215,8 +183,7 @@ def cut(source: Bytes, token: bytes, threshold: int) -> tuple[bytes, list[Span]]
         replacement = _prefix(RAW_DATA, len(marker)) + marker
         return [source.read(start, field.tag), replacement, source.read(field.stop, stop)]
 
-    walk = _Walk(source, lambda start, stop: stop - start >= threshold, replace_payload)
-    pieces, _ = walk.rewrite("model", 0, source.size, 0)
+    pieces = _rewritten(source, lambda start, stop: stop - start >= threshold, replace_payload)
     return b"".join(piece for piece in pieces if isinstance(piece, bytes)), spans
 
 
@@ -229,8 +196,8 @@ def splice(skeleton: bytes, token: bytes, fill: Callable[[int], list[Piece]], *,
         fill: Returns complete TensorProto fields for a marker.
         external: Whether the fields refer to another file; existing references are then removed.
     """
-    source = Bytes.of_buffer(skeleton)
-    markers = _occurrences(skeleton, token)
+    source = Bytes(skeleton)
+    markers = [match.start() for match in re.finditer(re.escape(token), skeleton)]
     dropped = (EXTERNAL_DATA, DATA_LOCATION) if external else ()
 
     def replace_payload(start: int, stop: int) -> list[Piece]:
@@ -246,13 +213,12 @@ def splice(skeleton: bytes, token: bytes, fill: Callable[[int], list[Piece]], *,
         index = bisect.bisect_left(markers, start)
         return index < len(markers) and markers[index] < stop
 
-    pieces, _ = _Walk(source, holds_marker, replace_payload).rewrite("model", 0, source.size, 0)
-    return pieces
+    return _rewritten(source, holds_marker, replace_payload)
 
 
 def marker_index(marker: bytes, token: bytes) -> int:
     """Return the number of the payload that a marker stands for."""
-    return Bytes.of_buffer(marker)._varint(len(token), len(marker))[0]  # pyright: ignore[reportPrivateUsage] (same file)
+    return Bytes(marker)._varint(len(token), len(marker))[0]  # pyright: ignore[reportPrivateUsage] (same file)
 
 
 def hole(field: int, index: int, size: int) -> list[Piece]:
@@ -265,72 +231,46 @@ def size_of(pieces: list[Piece]) -> int:
     return sum(len(piece) if isinstance(piece, bytes) else piece.size for piece in pieces)
 
 
-class _Walk:
-    """Traverses the messages down to the tensors and rebuilds them on the way back."""
-
-    def __init__(
-        self,
-        source: Bytes,
-        enter: Callable[[int, int], bool],
-        replace_payload: Callable[[int, int], list[Piece] | None],
-    ) -> None:
-        self._source = source
-        self._enter = enter
-        self._replace_payload = replace_payload
-
-    def rewrite(self, kind: str, start: int, stop: int, depth: int) -> tuple[list[Piece], int]:
-        """Return the pieces of one message after the replacement, and their size."""
-        if depth > _MAX_DEPTH:
-            raise WireError("messages are nested too deep")
-        pieces: list[Piece] = []
-        copied = start
-        children = _TREE[kind]
-        merged = self._repeated_fields(kind, start, stop)
-        for field in self._source.fields(start, stop):
-            child = children.get(field.number)
-            if child is None or field.wire != _BYTES or not self._enter(field.body, field.stop):
-                continue
-            if field.number in merged:
-                continue  # its occurrences are merged: none is a complete tensor
-            if child == "tensor":
-                inner = self._replace_payload(field.body, field.stop)
-                if inner is None:
-                    continue
-                size = size_of(inner)
-            else:
-                inner, size = self.rewrite(child, field.body, field.stop, depth + 1)
-            pieces += [self._source.read(copied, field.tag), _prefix(field.number, size), *inner]
+def _rewritten(
+    source: Bytes,
+    enter: Callable[[int, int], bool],
+    replace_payload: Callable[[int, int], list[Piece] | None],
+    kind: str = "model",
+    start: int = 0,
+    stop: int | None = None,
+    depth: int = 0,
+) -> list[Piece]:
+    """Return the pieces of one message, with the payloads of the tensors in it replaced."""
+    if depth > _MAX_DEPTH:
+        raise WireError("messages are nested too deep")
+    stop = source.size if stop is None else stop
+    pieces: list[Piece] = []
+    copied = start
+    fields: Iterable[Field] = source.fields(start, stop)
+    merged = set[int]()  # fields whose occurrences a parser merges: none is a complete tensor
+    if kind in _MERGED:
+        fields = [*fields]
+        counts = Counter(field.number for field in fields)
+        merged = {number for number in _MERGED[kind] if counts[number] > 1}
+    for field in fields:
+        child = None if field.number in merged else _TREE[kind].get(field.number)
+        if child is None or field.wire != _BYTES or not enter(field.body, field.stop):
+            continue
+        if child == "tensor":
+            inner = replace_payload(field.body, field.stop)
+        else:
+            inner = _rewritten(source, enter, replace_payload, child, field.body, field.stop, depth + 1)
+        if inner is not None:
+            pieces += [source.read(copied, field.tag), _prefix(field.number, size_of(inner)), *inner]
             copied = field.stop
-        pieces.append(self._source.read(copied, stop))
-        return pieces, size_of(pieces)
-
-    def _repeated_fields(self, kind: str, start: int, stop: int) -> set[int]:
-        """Return the fields for one tensor that occur more than once in a message."""
-        single = _MERGED.get(kind)
-        if single is None:
-            return set()
-        counts = Counter(field.number for field in self._source.fields(start, stop) if field.number in single)
-        return {number for number, count in counts.items() if count > 1}
+    return [*pieces, source.read(copied, stop)]
 
 
 def _prefix(field: int, size: int) -> bytes:
     return varint(field << 3 | _BYTES) + varint(size)
 
 
-def _occurrences(data: bytes, token: bytes) -> list[int]:
-    positions: list[int] = []
-    position = data.find(token)
-    while position >= 0:
-        positions.append(position)
-        position = data.find(token, position + 1)
-    return positions
-
-
 _REFERENCE = ("location", "offset", "length")
-_STORED_AS = {  # the types whose data these fields hold unchanged
-    FLOAT_DATA: (ir.DataType.FLOAT, ir.DataType.COMPLEX64),
-    DOUBLE_DATA: (ir.DataType.DOUBLE, ir.DataType.COMPLEX128),
-}
 _FIELDS = {  # the fields for the data of types; all others use int32_data
     ir.DataType.FLOAT: "float_data",
     ir.DataType.COMPLEX64: "float_data",
@@ -385,16 +325,12 @@ class Reader:
 
     def _in_model_file(self, proto: onnx.TensorProto, dtype: ir.DataType, span: Span) -> FileTensor:
         assert self._file is not None
-        if dtype not in _STORED_AS.get(span.field, (dtype,)):
+        field = onnx.TensorProto.DESCRIPTOR.fields_by_number[span.field].name
+        if field not in ("raw_data", _FIELDS.get(dtype)):
             raise _invalid_tensor(proto, f"of type {dtype} has its data in a field for another type")
-        _check_length(proto, dtype, span.length)
-        skeleton = onnx.TensorProto()
-        skeleton.CopyFrom(proto)
-        skeleton.ClearField("raw_data")
-        like = ProtoTensor(proto)
-        return FileTensor(
-            self._file, span.offset, span.length, dtype, proto.dims, like=like, skeleton=skeleton, field=span.field
-        )
+        _checked_length(proto, dtype, span.length)
+        skeleton = without(proto, "raw_data")
+        return FileTensor(self._file, span.offset, span.length, dtype, proto.dims, skeleton=skeleton, field=span.field)
 
     def _external(self, proto: onnx.TensorProto, dtype: ir.DataType) -> FileTensor:
         self.used_external = True
@@ -402,10 +338,8 @@ class Reader:
         if any(isinstance(text, bytes) for text in entries.values()):
             raise _invalid_tensor(proto, "has external data with text that is not UTF-8")
         location = entries.get("location", "")
-        expected = _expected_bytes(proto, dtype)
-        offset = _number(proto, entries, "offset", 0)
-        length = _number(proto, entries, "length", expected)
-        _check_length(proto, dtype, length)
+        offset = _number(proto, entries, "offset") or 0
+        length = _checked_length(proto, dtype, _number(proto, entries, "length"))
         file = self._opened.get(location)
         if file is None:
             file = self._opened[location] = open_below(self._folder, location, proto.name)
@@ -414,13 +348,9 @@ class Reader:
                 f"data of tensor {proto.name!r} ends at byte {offset + length}, but {location!r} has {file.size}",
                 hint="the data file is truncated or belongs to another model: copy it again",
             )
-        skeleton = onnx.TensorProto()
-        skeleton.CopyFrom(proto)
-        skeleton.ClearField("data_location")
-        skeleton.ClearField("external_data")
+        skeleton = without(proto, "data_location", "external_data")
         skeleton.external_data.extend(entry for entry in proto.external_data if entry.key not in _REFERENCE)
-        like = ProtoTensor(proto)
-        return FileTensor(file, offset, length, dtype, proto.dims, like=like, skeleton=skeleton, field=RAW_DATA)
+        return FileTensor(file, offset, length, dtype, proto.dims, skeleton=skeleton)
 
 
 def open_below(folder: str | None, location: str, name: str) -> SourceFile:
@@ -465,30 +395,26 @@ def _outside(name: str, location: str, why: str) -> ModelError:
     )
 
 
-def _number(proto: onnx.TensorProto, entries: Mapping[str, str], key: str, default: int) -> int:
+def _number(proto: onnx.TensorProto, entries: Mapping[str, str], key: str) -> int | None:
     text = entries.get(key)
-    if text is None:
-        return default
-    if not (text.isascii() and text.isdecimal() and len(text) <= _LONGEST_NUMBER):
+    if text is not None and not (text.isascii() and text.isdecimal() and len(text) <= _LONGEST_NUMBER):
         raise _invalid_tensor(proto, f"has external data with {key} {text[:40]!r}")
-    return int(text)
+    return None if text is None else int(text)
 
 
-def _expected_bytes(proto: onnx.TensorProto, dtype: ir.DataType) -> int:
+def _checked_length(proto: onnx.TensorProto, dtype: ir.DataType, stated: int | None) -> int:
+    """Return the number of bytes of raw data, which is that of the file if it states one."""
     if dtype in (ir.DataType.STRING, ir.DataType.UNDEFINED):
         raise _invalid_tensor(proto, f"of type {dtype} cannot have raw data")
-    return stored_bytes(dtype, proto.dims)
-
-
-def _check_length(proto: onnx.TensorProto, dtype: ir.DataType, length: int) -> None:
-    expected = _expected_bytes(proto, dtype)
-    if length != expected:
-        raise _invalid_tensor(proto, f"has {length} bytes of data; {dtype}{list(proto.dims)} takes {expected}")
+    expected = stored_bytes(dtype, proto.dims)
+    if stated not in (None, expected):
+        raise _invalid_tensor(proto, f"has {stated} bytes of data; {dtype}{list(proto.dims)} takes {expected}")
+    return expected
 
 
 def _check_inline(proto: onnx.TensorProto, dtype: ir.DataType, raw: bytes | None) -> None:
     if raw is not None:
-        _check_length(proto, dtype, len(raw))
+        _checked_length(proto, dtype, len(raw))
         return
     if dtype == ir.DataType.UNDEFINED or proto.HasField("segment"):
         return  # preserved as it is, but not readable

@@ -74,6 +74,15 @@ def canonical(proto: message.Message) -> bytes:
     return proto.SerializeToString(deterministic=True)
 
 
+def without(proto: Message, *fields: str) -> Message:
+    """Return a copy without some fields."""
+    copy = type(proto)()
+    copy.CopyFrom(cast(Any, proto))
+    for field in fields:
+        copy.ClearField(cast(Any, field))
+    return copy
+
+
 def in_order(messages: list[Message], field: str, order: tuple[str, ...] | None) -> list[Message]:
     """Return messages sorted by their names, which `field` holds, as in `order`; those that are not in it come last."""
     positions: dict[str, list[int]] = {}
