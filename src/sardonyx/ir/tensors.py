@@ -344,7 +344,7 @@ class ProtoTensor(TensorProtoTensor):
     def __init__(self, proto: onnx.TensorProto) -> None:
         super().__init__(proto)
         name, dtype, shape = proto.name, DTYPES[proto.data_type], ir.Shape(proto.dims, frozen=True)
-        self.name, self.dtype, self.shape = name, dtype, shape  # pyright: ignore[reportIncompatibleMethodOverride]
+        self.name, self.dtype, self.shape = name, dtype, shape  # pyright: ignore[reportIncompatibleMethodOverride, reportAttributeAccessIssue]
         self._nbytes = 0 if self.dtype == ir.DataType.UNDEFINED else -1  # -1: computed on demand
 
     @property
