@@ -5,9 +5,9 @@
 for all other operators.
 """
 
-from sardonyx.ir.shapes.attributes import Contents, Shape
 from sardonyx.ir.shapes.engine import INTEGERS, Shapes
 from sardonyx.ir.shapes.expr import Expr, Size
+from sardonyx.ir.shapes.node_view import Contents, Shape
 from sardonyx.ir.shapes.value_propagation import COMPUTES_SIZES
 
 __all__ = ["COMPUTES_SIZES", "INTEGERS", "Contents", "Expr", "Shape", "Shapes", "Size"]

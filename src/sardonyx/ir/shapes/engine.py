@@ -11,6 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import cast
 
@@ -18,20 +19,10 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.ir.ops import MAKES_SEQUENCE, PREDICATES, RANDOM, READS_SHAPE
-from sardonyx.ir.scopes import operand, operator
+from sardonyx.ir.scopes import operator
 from sardonyx.ir.shapes import control_flow, expr, movement, operators, value_propagation
-from sardonyx.ir.shapes.attributes import (
-    Contents,
-    Shape,
-    Typed,
-    attributes,
-    body,
-    number,
-    numbers,
-    sparse_constant,
-    tensor,
-)
 from sardonyx.ir.shapes.expr import Atom, Expr, Size
+from sardonyx.ir.shapes.node_view import Contents, NodeView, Shape, Typed, Unknown, are_numbers
 from sardonyx.ir.storage import DTYPES
 
 Source = int | ir.DataType  # the index of the input with the same type, or a fixed type
@@ -60,42 +51,35 @@ _OUTPUTS: Mapping[str, tuple[Source, ...]] = {  # operators not listed return th
 _NAMED = {"Cast": "to"} | dict.fromkeys(RANDOM - {"Multinomial"} | {"EyeLike"}, "dtype")
 _QUANTIZED = {"QuantizeLinear": 2, "DequantizeLinear": 1}  # the operand of the same type, without `output_dtype`
 _BODIES = {"If": ("then_branch", 0), "Loop": ("body", 1), "Scan": ("body", 0)}
-
-
 _SPECIAL = frozenset({*_OUTPUTS, *_NAMED, *_QUANTIZED, *_BODIES, "ConstantOfShape", "SequenceAt"})
 
 
-def dtype_of_output(node: ir.Node, index: int, ask: Shapes) -> ir.DataType | None:
+def _dtype_of_output(node: NodeView, index: int) -> ir.DataType | None:
     """Return the element type of one output, or None if unknown."""
-    op_type = node.op_type
+    op_type, ask = node.node.op_type, node.ask
     if op_type not in _SPECIAL and (not index or op_type == "Split"):
-        return _of_first(node, ask)
-    sources = _OUTPUTS.get(op_type)
-    if sources is not None:
+        return ask.dtype(node.operand())
+    if op_type in _OUTPUTS:
+        sources = _OUTPUTS[op_type]
         source = sources[index] if index < len(sources) else None
-        return ask.dtype(operand(node, source)) if type(source) is int else cast("ir.DataType | None", source)
-    name = _NAMED.get(op_type)
-    if name is not None:
-        named = name in attributes(node)
-        return DTYPES.get(number(node, name, 0)) if named else _of_first(node, ask)
+        return ask.dtype(node.operand(source)) if type(source) is int else cast("ir.DataType | None", source)
+    if op_type in _NAMED:
+        name = _NAMED[op_type]
+        return DTYPES.get(node.number(name, 0)) if node.has(name) else ask.dtype(node.operand())
     if op_type in _QUANTIZED:
-        return None if "output_dtype" in attributes(node) else ask.dtype(operand(node, _QUANTIZED[op_type]))
+        return None if node.has("output_dtype") else ask.dtype(node.operand(_QUANTIZED[op_type]))
     if op_type in _BODIES:
         name, first = _BODIES[op_type]
-        return ask.dtype(body(node, name).outputs[index + first]) or ask.declared(node.outputs[index])
+        return ask.dtype(node.body(name).outputs[index + first]) or ask.declared(node.node.outputs[index])
     if op_type == "ConstantOfShape":
-        value = tensor(node, "value")
+        value = node.tensor("value")
         return _FLOAT if value is None else value.dtype
     if op_type == "SequenceAt":
-        producer = node.inputs[0].producer() if node.inputs[0] is not None else None
-        if producer is None or operator(producer) not in ("SequenceConstruct", "SplitToSequence"):
-            return None
-        return ask.dtype(operand(producer, 0))
+        value = node.operand()
+        producer = None if value is None else value.producer()
+        if producer is not None and operator(producer) in ("SequenceConstruct", "SplitToSequence"):
+            return ask.dtype(NodeView(producer, ask).operand())
     return None
-
-
-def _of_first(node: ir.Node, ask: Shapes) -> ir.DataType | None:
-    return ask.dtype(node.inputs[0]) if node.inputs else None
 
 
 def is_tensor(value: ir.Value) -> bool:
@@ -184,7 +168,7 @@ class Shapes:
         self._constant = constant
         self.opset = opset
         self._functions = functions or {}
-        self._caller = caller
+        self._root: Shapes = self if caller is None else caller._root
         self._level: int = 0 if caller is None else caller._level + 1
         self._types: dict[ir.Value, Typed] = {}
         self._contents: dict[ir.Value, Contents | None] = {}
@@ -240,25 +224,10 @@ class Shapes:
             self._unknown_contents[value] = None
         return contents
 
-    def ints(self, node: ir.Node, name: str, index: int) -> Sequence[int] | None:
-        """Return numbers that older opsets pass as the attribute `name` and newer ones as an input.
-
-        None if they are absent or not constant.
-        """
-        attribute = numbers(node, name)
-        if attribute is not None:
-            return attribute
-        contents = self.contents(node.inputs[index]) if index < len(node.inputs) else None
-        if contents is None or not value_propagation.are_numbers(contents):
-            return None
-        return cast("Sequence[int]", contents)
-
     def unknown(self) -> Expr:
         """Return a new unknown dimension."""
-        if self._caller is not None:
-            return self._caller.unknown()
-        self._unknowns += 1
-        return expr.unknown(self._unknowns)
+        self._root._unknowns += 1
+        return expr.unknown(self._root._unknowns)
 
     def small_array(self, value: ir.Value) -> np.ndarray | None:
         """Return the constant contents of a small tensor, or None; some rules depend on them."""
@@ -267,9 +236,7 @@ class Shapes:
             is_inspected = tensor.dtype in value_propagation.WIDEST and tensor.nbytes <= _MAX_INSPECTED_BYTES
             return tensor.numpy() if is_inspected else None
         contents, (dtype, shape) = self.contents(value), self.typed(value)
-        if contents is None or shape is None or dtype is None or dtype not in INTEGERS:
-            return None
-        if not value_propagation.are_numbers(contents):
+        if contents is None or shape is None or dtype is None or dtype not in INTEGERS or not are_numbers(contents):
             return None
         return np.array(contents, dtype.numpy()).reshape(cast("tuple[int, ...]", shape))
 
@@ -277,8 +244,9 @@ class Shapes:
         """Return the shapes of the body of a function as this node calls it."""
         inner = Shapes(self._constant, self.opset, (), self._functions, self, generic=self._generic)
         inner._depth = self._depth
+        arguments = NodeView(node, self)
         for index, value in enumerate(function.inputs):
-            argument = operand(node, index)
+            argument = arguments.operand(index)
             inner.learn(value, _UNKNOWN if argument is None else self.typed(argument))
             inner._contents[value] = self.contents(argument)
         return inner
@@ -299,8 +267,10 @@ class Shapes:
                 if type(dim) is int:
                     if dim < 0:  # impossible, so the rule or the model is wrong
                         return self.learn(value, (dtype, None))
-                elif cast("Expr", dim).weight > value_propagation.MAX_WEIGHT:
-                    return self.learn(value, (dtype, self._lightened(shape)))
+                elif cast("Expr", dim).weight > value_propagation.MAX_WEIGHT:  # this bounds the cost of queries
+                    heavy = [expr.weight(each) > value_propagation.MAX_WEIGHT for each in shape]
+                    dims = zip(shape, heavy, strict=True)
+                    return self.learn(value, (dtype, tuple(self.unknown() if large else each for each, large in dims)))
                 elif cast("Expr", dim).is_vague:
                     self._unknown_shapes[value] = None
         self._types[value] = typed
@@ -366,14 +336,10 @@ class Shapes:
 
     def _replace_resolved(self) -> None:
         """Substitute the resolved atoms in everything that is cached."""
-        replacements: dict[Size | None, Size | None] = {}
 
+        @functools.cache
         def resolved(size: Size | None) -> Size | None:
-            if size is None or isinstance(size, int):
-                return size
-            if size not in replacements:
-                replacements[size] = expr.replaced(size, self._resolved)
-            return replacements[size]
+            return None if size is None else expr.replaced(size, self._resolved)
 
         for value, (dtype, shape) in tuple(self._types.items()):
             if shape is not None:
@@ -391,10 +357,6 @@ class Shapes:
                 if typed[0] in INTEGERS and node.op_type in computes:
                     self.contents(output)
 
-    def _lightened(self, shape: Shape) -> Shape:
-        """Return the shape with an unknown for every dimension that is too large, which bounds the cost of queries."""
-        return tuple(self.unknown() if expr.weight(dim) > value_propagation.MAX_WEIGHT else dim for dim in shape)
-
     # Inference
 
     def _infer(self, value: ir.Value) -> Typed:
@@ -403,10 +365,11 @@ class Shapes:
             tensor = self._constant(value)
             if tensor is not None:
                 return self.learn(value, (tensor.dtype, cast("Shape", tuple(tensor.shape.dims))))
-        if node is not None and (sparse := sparse_constant(node)) is not None:
-            return self.learn(value, (sparse.dtype, cast("Shape", tuple(sparse.shape.dims))))
         if node is None:  # an input of a body or function, which may differ at each call
             return self.learn(value, (self.declared(value), None) if is_tensor(value) else _UNKNOWN)
+        sparse = node.attributes.data.get("sparse_value") if operator(node) == "Constant" else None
+        if sparse is not None and sparse.type is ir.AttributeType.SPARSE_TENSOR:  # the elements are not read
+            return self.learn(value, (sparse.value.dtype, cast("Shape", tuple(sparse.value.shape.dims))))
         if node.graph is not None and node.graph not in self._inferred:
             self._infer_graph(node.graph)  # in order, so that the recursion stays shallow
             if value in self._types:
@@ -430,15 +393,17 @@ class Shapes:
 
     def infer_outputs(self, node: ir.Node) -> Sequence[Typed]:
         """Return the type and shape of each output as they follow from the inputs, ignoring what is cached."""
-        rule = _RULES.get(operator(node))
+        rule, view, count = _RULES.get(operator(node)), NodeView(node, self), len(node.outputs)
         if rule is None:
             return self._infer_without_rule(node)
-        count = len(node.outputs)
         try:
-            shapes = rule(node, self)
-            if count == 1 and shapes is not None and (dtype := dtype_of_output(node, 0, self)) is not None:
+            try:
+                shapes = rule(view)
+            except Unknown:
+                shapes = (None,) * count
+            if count == 1 and shapes is not None and (dtype := _dtype_of_output(view, 0)) is not None:
                 return ((dtype, shapes[0]),)  # almost always
-            types = [dtype_of_output(node, index, self) for index in range(count)]
+            types = [_dtype_of_output(view, index) for index in range(count)]
         except _MALFORMED:
             return [(self.declared(output), None) for output in node.outputs]
         if shapes is not None and None not in types and len(shapes) >= count:
@@ -458,26 +423,15 @@ class Shapes:
 
             return standard.infer(node, self)
         function = self._functions.get(node.op_identifier())
-        if function is not None and self._level < _MAX_DEPTH and self._may_infer_call():
-            return self._infer_call(function, node)
+        if function is not None and self._level < _MAX_DEPTH and self._root._calls < _MAX_CALLS:
+            self._root._calls += 1
+            inner = self.inside(function, node)
+            for output, value in zip(node.outputs, function.outputs, strict=False):
+                self._contents[output] = inner.contents(value)
+            return [inner.typed(value) for value in function.outputs[: len(node.outputs)]]
         if node.graph in self._generic:
             return [_UNKNOWN] * len(node.outputs)
         return [declared_type(output, self.unknown) for output in node.outputs]
-
-    def _may_infer_call(self) -> bool:
-        """Return whether one more function body may be inferred; all calls of a model count together."""
-        if self._caller is not None:
-            return self._caller._may_infer_call()
-        self._calls += 1
-        return self._calls <= _MAX_CALLS
-
-    def _infer_call(self, function: ir.Function, node: ir.Node) -> list[Typed]:
-        """Return the results of a function, inferred from its body with the types and contents of this call."""
-        inner = self.inside(function, node)
-        results = [inner.typed(value) for value in function.outputs[: len(node.outputs)]]
-        for output, value in zip(node.outputs, function.outputs, strict=False):
-            self._contents[output] = inner.contents(value)
-        return results
 
     def _infer_contents(self, value: ir.Value) -> Contents | None:
         dtype, shape = self.typed(value)
@@ -492,8 +446,8 @@ class Shapes:
             tensor = self._constant(value)
             return None if tensor is None else value_propagation.of_tensor(tensor)
         try:
-            contents = value_propagation.of_output(node, value, self)
-        except _MALFORMED:
+            contents = value_propagation.of_output(NodeView(node, self), value)
+        except (*_MALFORMED, Unknown):
             return None
         if contents is None:
             return None

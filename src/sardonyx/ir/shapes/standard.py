@@ -16,8 +16,8 @@ import onnx_ir as ir
 from onnx.shape_inference import infer_node_outputs
 
 from sardonyx.ir.scopes import has_references
-from sardonyx.ir.shapes.attributes import Shape, Typed
 from sardonyx.ir.shapes.expr import Expr
+from sardonyx.ir.shapes.node_view import Shape, Typed
 from sardonyx.ir.storage import DTYPES
 
 if TYPE_CHECKING:

@@ -5,56 +5,57 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 import onnx_ir as ir
 
 from sardonyx.ir.ops import KEEPS_ORDER
-from sardonyx.ir.scopes import operand
 from sardonyx.ir.shapes import expr
-from sardonyx.ir.shapes.attributes import Contents, attributes, number, numbers, tensor
 from sardonyx.ir.shapes.expr import Size
 from sardonyx.ir.shapes.movement import shape_window, slice_positions, slice_ranges, split_sizes
+from sardonyx.ir.shapes.node_view import Contents, NodeView, Unknown, are_numbers
 
-if TYPE_CHECKING:
-    from sardonyx.ir.shapes.engine import Shapes
-
-Rule = Callable[[ir.Node, "Shapes"], Contents | None]
+Rule = Callable[[NodeView], Contents | None]
 Maybe = Size | None
 _DOUBLE = 2**53  # double precision represents every integer up to this
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 
-def _broadcast_operands(node: ir.Node, ask: Shapes) -> list[Contents] | None:
-    """Return the contents of the operands, scalars repeated to the common length; None if unknown."""
-    parts: list[Contents] = []
-    count = 1
-    for value in node.inputs:
-        part = ask.contents(value)
-        if part is None:
-            return None
-        parts.append(part)
-        count = max(count, len(part))
+def _aligned(node: NodeView) -> list[Contents]:
+    """Return the contents of the operands, scalars repeated to the common length."""
+    parts = [node.elements(index) for index in range(len(node.node.inputs))]
+    count = max(1, *map(len, parts))
     if any(len(part) not in (1, count) for part in parts):
-        return None
+        raise Unknown
     return [part * count if len(part) == 1 else part for part in parts]
 
 
 def _combined(combine: Callable[[Size, Size], Maybe]) -> Rule:
     """Return the rule that applies `combine` element by element, over two or more operands."""
 
-    def rule(node: ir.Node, ask: Shapes) -> Contents | None:
-        operands = _broadcast_operands(node, ask)
-        if operands is None or len(operands) < 2:
-            return None
-        result = operands[0]
-        for part in operands[1:]:
+    def rule(node: NodeView) -> Contents | None:
+        result, *others = _aligned(node)
+        for part in others:
             pairs = zip(result, part, strict=True)
             result = tuple([None if one is None or other is None else combine(one, other) for one, other in pairs])
-        return result
+        return result if others else None
 
     return rule
+
+
+def _of_numbers(combine: Callable[[int, int], int]) -> Rule:
+    """Return the rule that applies `combine` to numbers only."""
+
+    def combined(one: Size, other: Size) -> Maybe:
+        return combine(one, other) if isinstance(one, int) and isinstance(other, int) else None
+
+    return _combined(combined)
+
+
+def _each(change: Callable[[Size], Maybe]) -> Rule:
+    """Return the rule that applies `change` to each element."""
+    return lambda node: tuple([None if item is None else change(item) for item in node.elements()])
 
 
 def _quotient(one: Size, other: Size) -> Maybe:
@@ -76,30 +77,20 @@ def _rounded_up(one: Size, other: Size) -> Maybe:
 
 def _float_quotient(one: Size, other: Size) -> Maybe:
     """Return the quotient of floats if it is exact; a float division by zero is not an error."""
-    return expr.exact_quotient(one, other) if _is_never_zero(other) else None
-
-
-def _is_never_zero(size: Size) -> bool:
-    return size != 0 if isinstance(size, int) else expr.at_least(size, 1)
-
-
-_whole_quotients, _float_quotients = _combined(_quotient), _combined(_float_quotient)
-
-
-def _div(node: ir.Node, ask: Shapes) -> Contents | None:
-    return (_float_quotients if ask.dtype(node.inputs[0]) in _FLOATS else _whole_quotients)(node, ask)
+    is_never_zero = other != 0 if isinstance(other, int) else expr.at_least(other, 1)
+    return expr.exact_quotient(one, other) if is_never_zero else None
 
 
 def _rounded(rounding: Callable[[Size, Size], Maybe]) -> Rule:
     """Return the rule for Floor or Ceil, which rounds a Div of floats that hold integers."""
     quotients = _combined(rounding)
 
-    def rule(node: ir.Node, ask: Shapes) -> Contents | None:
-        value = node.inputs[0]
+    def rule(node: NodeView) -> Contents | None:
+        value = node.operand()
         producer = None if value is None else value.producer()
         if producer is not None and producer.op_type == "Div" and not producer.domain:
-            return quotients(producer, ask)
-        return ask.contents(value)
+            return quotients(NodeView(producer, node.ask))
+        return node.contents()
 
     return rule
 
@@ -119,74 +110,46 @@ def _float_remainder(one: Size, other: Size) -> Maybe:
     return _remainder_of_positive(one, other) if expr.at_least(other, 1) else None
 
 
+def _by_type(of_floats: Rule, of_integers: Rule) -> Rule:
+    """Return the rule for an operator that is another one on floats."""
+    return lambda node: (of_floats if node.ask.dtype(node.operand()) in _FLOATS else of_integers)(node)
+
+
 _by_divisor, _by_dividend = _combined(_positive_remainder), _combined(_remainder_of_positive)
-_of_floats = _combined(_float_remainder)
 
 
-def _mod(node: ir.Node, ask: Shapes) -> Contents | None:
+def _mod(node: NodeView) -> Contents | None:
     """Return the remainder with the sign of the divisor, or of the dividend if `fmod` is set."""
-    if ask.dtype(node.inputs[0]) in _FLOATS:
-        return _of_floats(node, ask)
-    return (_by_dividend if number(node, "fmod", 0) else _by_divisor)(node, ask)
+    return (_by_dividend if node.number("fmod", 0) else _by_divisor)(node)
 
 
 def _power(one: Size, other: Size) -> Maybe:
     return expr.product([one] * other) if isinstance(other, int) and 0 <= other <= 3 else None
 
 
-def _clip(node: ir.Node, ask: Shapes) -> Contents | None:
-    contents = ask.contents(node.inputs[0])
-    if contents is None or "min" in attributes(node) or "max" in attributes(node):
+def _clip(node: NodeView) -> Contents | None:
+    contents = node.elements()
+    if node.has("min") or node.has("max"):
         return None
     for index, bound in ((1, expr.larger), (2, expr.smaller)):
-        if operand(node, index) is not None:
-            (limit,) = ask.contents(operand(node, index)) or (None,)
+        if node.operand(index) is not None:
+            (limit,) = node.contents(index) or (None,)
             contents = tuple([None if item is None or limit is None else bound(item, limit) for item in contents])
     return contents
 
 
-def _truth(test: Callable[[Size, Size], bool | None], *, when: bool = True) -> Callable[[Size, Size], Maybe]:
-    """Return 1 where the test gives this answer, 0 where it gives the other one."""
-
-    def truth(one: Size, other: Size) -> Maybe:
-        answer = test(one, other)
-        return None if answer is None else int(answer == when)
-
-    return truth
+def _truth(test: Callable[[Size, Size], bool | None], *, when: bool = True) -> Rule:
+    """Return the rule for 1 where the test gives this answer, and 0 where it gives the other one."""
+    return _combined(lambda one, other: None if (answer := test(one, other)) is None else int(answer == when))
 
 
 def _greater(one: Size, other: Size) -> bool | None:
     return expr.less(other, one)
 
 
-def _each(change: Callable[[Size], Maybe]) -> Rule:
-    """Return the rule that applies `change` to each element."""
-
-    def rule(node: ir.Node, ask: Shapes) -> Contents | None:
-        contents = ask.contents(node.inputs[0])
-        return None if contents is None else tuple(None if item is None else change(item) for item in contents)
-
-    return rule
-
-
-def _both(one: Size, other: Size) -> Maybe:
-    return int(bool(one) and bool(other)) if isinstance(one, int) and isinstance(other, int) else None
-
-
-def _either(one: Size, other: Size) -> Maybe:
-    return int(bool(one) or bool(other)) if isinstance(one, int) and isinstance(other, int) else None
-
-
-def _where(node: ir.Node, ask: Shapes) -> Contents | None:
-    operands = _broadcast_operands(node, ask)
-    if operands is None:
-        return None
-    return tuple((one if condition else other) if isinstance(condition, int) else _agreed(one, other)
-                 for condition, one, other in zip(*operands, strict=True))  # fmt: skip
-
-
-def _agreed(one: Maybe, other: Maybe) -> Maybe:
-    return one if one is not None and one == other else None
+def _where(node: NodeView) -> Contents | None:
+    return tuple((one if condition else other) if isinstance(condition, int) or one == other else None
+                 for condition, one, other in zip(*_aligned(node), strict=True))  # fmt: skip
 
 
 _WHOLE = (ir.DataType.INT64, ir.DataType.INT32)
@@ -203,11 +166,9 @@ WIDEST = {  # bounds of the integers that each type represents exactly; some exp
 def of_tensor(tensor: ir.TensorProtocol) -> Contents:
     """Return the elements of a constant, with None for those that are not integers."""
     elements = tensor.numpy().reshape(-1).tolist()
-    return tuple(elements if tensor.dtype in _WHOLE else map(_whole, elements))
-
-
-def _whole(number: float) -> int | None:
-    return int(number) if number == number and abs(number) < 2**63 and number == int(number) else None
+    if tensor.dtype in _WHOLE:
+        return tuple(elements)
+    return tuple(int(each) if abs(each) < 2**63 and each == int(each) else None for each in elements)
 
 
 def fitting(sizes: Contents, widest: int) -> Contents:
@@ -226,53 +187,36 @@ def is_certain(sizes: Contents) -> bool:
     return all(isinstance(size, int) or (size is not None and not size.is_vague) for size in sizes)
 
 
-def are_numbers(sizes: Contents) -> bool:
-    """Return whether all sizes are numbers."""
-    return all(type(size) is int for size in sizes)
-
-
-def _same(node: ir.Node, ask: Shapes) -> Contents | None:
-    return ask.contents(node.inputs[0])
-
-
-def _is_list(node: ir.Node, ask: Shapes) -> bool:
+def _is_list(node: NodeView) -> bool:
     """Return whether the first operand has rank 1."""
-    return len(ask.shape(node.inputs[0]) or ()) == 1
+    return len(node.known()) == 1
 
 
-def _cast(node: ir.Node, ask: Shapes) -> Contents | None:
-    contents = ask.contents(node.inputs[0])
-    if contents is None or ask.dtype(node.outputs[0]) != ir.DataType.BOOL:
+def _cast(node: NodeView) -> Contents | None:
+    contents = node.elements()
+    if node.ask.dtype(node.node.outputs[0]) != ir.DataType.BOOL:
         return contents
     return tuple(
         None if item is None or (is_zero := expr.equal(item, 0)) is None else int(not is_zero) for item in contents
     )
 
 
-def _shape(node: ir.Node, ask: Shapes) -> Contents | None:
-    shape = ask.shape(node.inputs[0])
-    return None if shape is None else shape[shape_window(node, len(shape))]
+def _shape(node: NodeView) -> Contents | None:
+    shape = node.known()
+    return shape[shape_window(node, len(shape))]
 
 
-def _size(node: ir.Node, ask: Shapes) -> Contents | None:
-    shape = ask.shape(node.inputs[0])
-    return None if shape is None else (expr.product(shape),)
-
-
-def _gather(node: ir.Node, ask: Shapes) -> Contents | None:
-    contents, indices = ask.contents(node.inputs[0]), ask.contents(node.inputs[1])
-    if contents is None or indices is None or not _is_list(node, ask):
+def _gather(node: NodeView) -> Contents | None:
+    contents, indices = node.elements(), node.elements(1)
+    if not _is_list(node):
         return None
-    selected: list[Maybe] = []
-    for index in indices:
-        is_in_range = isinstance(index, int) and -len(contents) <= index < len(contents)
-        selected.append(contents[cast("int", index)] if is_in_range else None)
-    return tuple(selected)
+    count = len(contents)
+    return tuple(contents[index] if isinstance(index, int) and -count <= index < count else None for index in indices)
 
 
-def _slice(node: ir.Node, ask: Shapes) -> Contents | None:
-    grid, ranges = _grid(node, ask), slice_ranges(node, ask)
-    if grid is None or ranges is None:
+def _slice(node: NodeView) -> Contents | None:
+    grid, ranges = _grid(node), slice_ranges(node)
+    if ranges is None:
         return None
     selected: list[Sequence[int]] = [range(size) for size in grid.shape]
     for axis, start, end, step in ranges:
@@ -285,64 +229,43 @@ def _slice(node: ir.Node, ask: Shapes) -> Contents | None:
     return tuple(grid[np.ix_(*(np.array(positions, np.int64) for positions in selected))].reshape(-1))
 
 
-def _transpose(node: ir.Node, ask: Shapes) -> Contents | None:
-    grid = _grid(node, ask)
-    return None if grid is None else tuple(grid.transpose(numbers(node, "perm")).reshape(-1))
+def _transpose(node: NodeView) -> Contents | None:
+    return tuple(_grid(node).transpose(node.numbers("perm")).reshape(-1))
 
 
-def _split(node: ir.Node, ask: Shapes) -> Sequence[Contents] | None:
-    contents = ask.contents(node.inputs[0])
-    if contents is None or not _is_list(node, ask):
-        return None
-    sizes = split_sizes(node, len(contents), ask)
-    if sizes is None or not all(isinstance(size, int) for size in sizes):
-        return None
-    ends = list(itertools.accumulate(cast("Sequence[int]", sizes)))
-    return [contents[start:end] for start, end in zip((0, *ends), ends, strict=False)]
-
-
-def _grid(node: ir.Node, ask: Shapes) -> np.ndarray | None:
+def _grid(node: NodeView) -> np.ndarray:
     """Return the contents of the first operand as an array of its shape."""
-    contents, shape = ask.contents(node.inputs[0]), ask.shape(node.inputs[0])
-    if contents is None or shape is None:
-        return None
+    contents = node.elements()
     grid = np.empty(len(contents), dtype=object)
     grid[:] = contents
-    return grid.reshape(cast("tuple[int, ...]", shape))
+    return grid.reshape(cast("tuple[int, ...]", node.known()))
 
 
-def _concat(node: ir.Node, ask: Shapes) -> Contents | None:
-    parts = [ask.contents(value) for value in node.inputs]
-    if any(part is None for part in parts) or not _is_list(node, ask):
-        return None
-    return tuple(item for part in parts if part is not None for item in part)
+def _concat(node: NodeView) -> Contents | None:
+    parts = [node.elements(index) for index in range(len(node.node.inputs))]
+    return tuple(itertools.chain(*parts)) if _is_list(node) else None
 
 
-def _expand(node: ir.Node, ask: Shapes) -> Contents | None:
-    contents = ask.contents(node.inputs[0])
-    return contents if contents is not None and len(contents) == 1 else None
+def _expand(node: NodeView) -> Contents | None:
+    contents = node.elements()
+    return contents if len(contents) == 1 else None
 
 
-def _constant_of_shape(node: ir.Node, ask: Shapes) -> Contents | None:
-    value = tensor(node, "value")
-    if value is None:
-        return (0,)
-    element = value.numpy().reshape(-1)[0]
-    return (int(element),) if element == int(element) else None
+def _constant_of_shape(node: NodeView) -> Contents | None:
+    value = node.tensor("value")
+    contents: Contents = (0,) if value is None else of_tensor(value)[:1]
+    return None if None in contents else contents
 
 
-def _range(node: ir.Node, ask: Shapes) -> Contents | None:
-    bounds = [(ask.contents(value) or (None,))[0] for value in node.inputs]
-    if not all(isinstance(bound, int) for bound in bounds):
-        return None
-    start, limit, step = cast("list[int]", bounds)
-    return tuple(range(start, limit, step)) if step else None
+def _range(node: NodeView) -> Contents | None:
+    bounds = tuple(node.scalar(index) for index in range(3))
+    return tuple(range(*cast("tuple[int, int, int]", bounds))) if are_numbers(bounds) and bounds[2] else None
 
 
 def _reduce(combine: Callable[[Size, Size], Size], empty: int | None) -> Rule:
-    def rule(node: ir.Node, ask: Shapes) -> Contents | None:
-        contents = ask.contents(node.inputs[0])
-        if contents is None or None in contents or not _is_list(node, ask):
+    def rule(node: NodeView) -> Contents | None:
+        contents = node.elements()
+        if None in contents or not _is_list(node):
             return None
         return (empty,) if not contents else (functools.reduce(combine, cast("Sequence[Size]", contents)),)
 
@@ -357,27 +280,27 @@ RULES: Mapping[str, Rule] = {
     "Mul": _combined(expr.multiply),
     "Max": _combined(expr.larger),
     "Min": _combined(expr.smaller),
-    "Mod": _mod,
-    "Div": _div,
+    "Mod": _by_type(_combined(_float_remainder), _mod),
+    "Div": _by_type(_combined(_float_quotient), _combined(_quotient)),
     "Floor": _rounded(_rounded_down),
     "Ceil": _rounded(_rounded_up),
     "Pow": _combined(_power),
     "Clip": _clip,
-    "Equal": _combined(_truth(expr.equal)),
-    "Less": _combined(_truth(expr.less)),
-    "Greater": _combined(_truth(_greater)),
-    "LessOrEqual": _combined(_truth(_greater, when=False)),
-    "GreaterOrEqual": _combined(_truth(expr.less, when=False)),
+    "Equal": _truth(expr.equal),
+    "Less": _truth(expr.less),
+    "Greater": _truth(_greater),
+    "LessOrEqual": _truth(_greater, when=False),
+    "GreaterOrEqual": _truth(expr.less, when=False),
     "Not": _each(lambda item: 1 - item if isinstance(item, int) else None),
-    "And": _combined(_both),
-    "Or": _combined(_either),
+    "And": _of_numbers(min),
+    "Or": _of_numbers(max),
     "Neg": _each(lambda item: expr.multiply(item, -1)),
     "Abs": _each(lambda item: item if expr.at_least(item, 0) else None),
-    **dict.fromkeys(sorted(KEEPS_ORDER), _same),
+    **dict.fromkeys(sorted(KEEPS_ORDER), NodeView.contents),
     "Cast": _cast,
     "CastLike": _cast,
     "Shape": _shape,
-    "Size": _size,
+    "Size": lambda node: (expr.product(node.known()),),
     "Gather": _gather,
     "Slice": _slice,
     "Transpose": _transpose,
@@ -393,12 +316,17 @@ RULES: Mapping[str, Rule] = {
 COMPUTES_SIZES = tuple(RULES)
 
 
-def of_output(node: ir.Node, value: ir.Value, ask: Shapes) -> Contents | None:
+def of_output(node: NodeView, value: ir.Value) -> Contents | None:
     """Return the elements of one output, or None if unknown."""
-    if node.domain:
+    op_type = node.node.op_type
+    if node.node.domain:
         return None
-    if node.op_type == "Split":
-        parts = _split(node, ask)
-        return None if parts is None else parts[node.outputs.index(value)]
-    rule = RULES.get(node.op_type)
-    return None if rule is None else rule(node, ask)
+    if op_type == "Split":
+        contents = node.elements()
+        sizes = split_sizes(node, len(contents)) if _is_list(node) else None
+        if sizes is None or not are_numbers(tuple(sizes)):
+            return None
+        index = node.node.outputs.index(value)
+        start = sum(cast("Sequence[int]", sizes[:index]))
+        return contents[start : start + cast("int", sizes[index])]
+    return RULES[op_type](node) if op_type in RULES else None
