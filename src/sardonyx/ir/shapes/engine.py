@@ -393,14 +393,15 @@ class Shapes:
 
     def infer_outputs(self, node: ir.Node) -> Sequence[Typed]:
         """Return the type and shape of each output as they follow from the inputs, ignoring what is cached."""
-        rule, view, count = _RULES.get(operator(node)), NodeView(node, self), len(node.outputs)
+        name, view, count = operator(node), NodeView(node, self), len(node.outputs)
+        rule = _RULES.get(name)
         if rule is None:
             return self._infer_without_rule(node)
         try:
             try:
                 shapes = rule(view)
             except Unknown:
-                shapes = (None,) * count
+                shapes = None if name in operators.LEFT_TO_ONNX else (None,) * count
             if count == 1 and shapes is not None and (dtype := _dtype_of_output(view, 0)) is not None:
                 return ((dtype, shapes[0]),)  # almost always
             types = [_dtype_of_output(view, index) for index in range(count)]

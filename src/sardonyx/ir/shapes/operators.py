@@ -315,6 +315,11 @@ def _lookup_packed(node: NodeView) -> OutputShapes | None:
     return ((*rows, expr.multiply(scales[1], node.number("block_size", 128))),)
 
 
+# Operators of which onnx infers the rank where an operand is unknown.
+LEFT_TO_ONNX = RECURRENT | POOLS | {
+    "Conv", "ConvInteger", "ConvTranspose", "DepthToSpace", "Einsum", "GridSample", "QLinearConv", "Resize",
+    "SpaceToDepth", "com.microsoft::FusedConv",
+}  # fmt: skip
 RULES: Mapping[str, Rule] = {
     **dict.fromkeys(_SAME_SHAPE, _same_shape),
     **dict.fromkeys(BROADCASTS, _broadcast),
