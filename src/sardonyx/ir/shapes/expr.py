@@ -105,16 +105,11 @@ def magnitude(size: Size) -> int:
     """
     if isinstance(size, int):
         return abs(size)
-    return sum(abs(factor) << _bits(atoms) for atoms, factor in size.terms)
-
-
-def _bits(atoms: Monomial) -> int:
-    return max((atom.bits * count for atom, count in Counter(atoms).items()), default=0)
-
-
-def lost(least: int | None) -> Expr:
-    """Return a new unknown, no less than `least`, in place of an expression that became too large."""
-    return alone(Atom(f"?large{next(_SERIALS)}", "unknown", (), least))
+    total_bound = 0
+    for atoms, factor in size.terms:
+        bits = max((atom.bits * count for atom, count in Counter(atoms).items()), default=0)
+        total_bound += abs(factor) << bits
+    return total_bound
 
 
 def total(sizes: Iterable[Size]) -> Size:
@@ -149,8 +144,9 @@ def multiply(one: Size, other: Size) -> Size:
         one, other = other, one
     if isinstance(other, int):
         return one if other == 1 else normal({atoms: factor * other for atoms, factor in one.terms})
-    if len(one.terms) * len(other.terms) > _MAX_TERMS:
-        return lost(0 if at_least(one, 0) and at_least(other, 0) else None)
+    if len(one.terms) * len(other.terms) > _MAX_TERMS:  # a new unknown takes the place of what would be too large
+        least = 0 if at_least(one, 0) and at_least(other, 0) else None
+        return alone(Atom(f"?large{next(_SERIALS)}", "unknown", (), least))
     terms = dict[Monomial, int]()
     for atoms, factor in one.terms:
         for others, by in other.terms:
@@ -337,22 +333,15 @@ def floor_quotient(one: Size, other: Size) -> Size:
     exact = exact_quotient(one, other)
     if exact is not None:
         return exact
-    if isinstance(one, Expr) and isinstance(other, int) and other > 0:
-        whole, rest = _divided(one, other)
-        return add(whole, _quotient(rest, other)) if isinstance(rest, Expr) else add(whole, rest // other)
-    return _quotient(one, other)
-
-
-def _divided(one: Expr, by: int) -> tuple[Size, Size]:
-    """Return (whole, rest) with one == by * whole + rest.
-
-    A negative factor that `by` does not divide stays in the rest: dividing it would turn -n // 2 into n // 2 - n.
-    """
-    whole, rest = dict[Monomial, int](), dict[Monomial, int]()
+    if not isinstance(one, Expr) or not isinstance(other, int) or other <= 0:
+        return _quotient(one, other)
+    whole, rest = dict[Monomial, int](), dict[Monomial, int]()  # one == other * whole + rest
     for atoms, factor in one.terms:
-        quotient, remaining = divmod(factor, by) if not atoms or factor > 0 or factor % by == 0 else (0, factor)
-        whole[atoms], rest[atoms] = quotient, remaining
-    return normal(whole), normal(rest)
+        # a negative factor that `other` does not divide stays in the rest, or -n // 2 would become n // 2 - n
+        is_divided = not atoms or factor > 0 or factor % other == 0
+        whole[atoms], rest[atoms] = divmod(factor, other) if is_divided else (0, factor)
+    remaining = normal(rest)
+    return add(normal(whole), remaining // other if isinstance(remaining, int) else _quotient(remaining, other))
 
 
 def _quotient(one: Size, other: Size) -> Size:
@@ -484,16 +473,14 @@ def replaced(size: Size, values: Mapping[Atom, Size]) -> Size:
     """Return the size with the given sizes in place of some atoms, at any depth."""
     if isinstance(size, int):
         return size
-    return total(multiply(product(_replaced_atom(atom, values) for atom in atoms), by) for atoms, by in size.terms)
 
+    def replacement(atom: Atom) -> Size:
+        if atom in values or not atom.args:
+            return values.get(atom, alone(atom))
+        one, other = (replaced(arg, values) for arg in atom.args)
+        return _KINDS[atom.kind][0](one, other)
 
-def _replaced_atom(atom: Atom, values: Mapping[Atom, Size]) -> Size:
-    if atom in values:
-        return values[atom]
-    if not atom.args:
-        return alone(atom)
-    one, other = (replaced(arg, values) for arg in atom.args)
-    return _CONSTRUCTORS[atom.kind](one, other)
+    return total(multiply(product(map(replacement, atoms)), factor) for atoms, factor in size.terms)
 
 
 def broadcast(one: Size, other: Size) -> Size:
@@ -548,28 +535,19 @@ def value_of(size: Size, sizes: Mapping[str, int]) -> int:
     return sum(factor * math.prod(_atom_value(atom, sizes) for atom in atoms) for atoms, factor in size.terms)
 
 
-_VALUES: Mapping[str, Callable[[int, int], int]] = {
-    "//": lambda one, other: one // other,
-    "%": lambda one, other: one % other,
-    "max": max,
-    "min": min,
-    "broadcast": lambda one, other: other if one == 1 else one,
-    "or": lambda one, other: one or other,
-}
-
-
-_CONSTRUCTORS: Mapping[str, Callable[[Size, Size], Size]] = {
-    "//": floor_quotient,
-    "%": remainder,
-    "max": larger,
-    "min": smaller,
-    "broadcast": broadcast,
-    "or": copied_if_zero,
-}
-
-
 def _atom_value(atom: Atom, sizes: Mapping[str, int]) -> int:
     if not atom.args:
         return sizes[atom]
     one, other = (value_of(arg, sizes) for arg in atom.args)
-    return _VALUES[atom.kind](one, other)
+    return _KINDS[atom.kind][1](one, other)
+
+
+# Kinds of atoms with operands: how they are created, and their numbers.
+_KINDS: Mapping[str, tuple[Callable[[Size, Size], Size], Callable[[int, int], int]]] = {
+    "//": (floor_quotient, lambda one, other: one // other),
+    "%": (remainder, lambda one, other: one % other),
+    "max": (larger, max),
+    "min": (smaller, min),
+    "broadcast": (broadcast, lambda one, other: other if one == 1 else one),
+    "or": (copied_if_zero, lambda one, other: one or other),
+}

@@ -8,7 +8,7 @@ even then are ignored.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import onnx
 import onnx.checker
@@ -16,8 +16,8 @@ import onnx_ir as ir
 from onnx.shape_inference import infer_node_outputs
 
 from sardonyx.ir.scopes import has_references
-from sardonyx.ir.shapes.expr import Expr
-from sardonyx.ir.shapes.node_view import Shape, Typed
+from sardonyx.ir.shapes.expr import Expr, Size
+from sardonyx.ir.shapes.node_view import Typed
 from sardonyx.ir.storage import DTYPES
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _KIND = ir.AttributeType
 _NOT_SERIALIZED = (_KIND.SPARSE_TENSOR, _KIND.SPARSE_TENSORS, _KIND.UNDEFINED)  # by onnx-ir
 _PROBE = 60  # the concrete size: it has many divisors, so few splits and groups fail
 
-Types = dict[str, onnx.TypeProto]
+Types = Mapping[str, onnx.TypeProto | None]
 
 
 def infer(node: ir.Node, ask: Shapes) -> list[Typed]:
@@ -46,61 +46,48 @@ def infer(node: ir.Node, ask: Shapes) -> list[Typed]:
         return unknown
     if any(attribute.type in _NOT_SERIALIZED for attribute in node.attributes.data.values()):
         return unknown
-    names = [f"i{index}" if value is not None else "" for index, value in enumerate(node.inputs)]
-    types: Types = {}
-    data: dict[str, onnx.TensorProto] = {}
+    operands = {f"i{index}": value for index, value in enumerate(node.inputs) if value is not None}
     dims: dict[str, Expr] = {}
-    for name, value in zip(names, node.inputs, strict=True):
-        if value is None:
-            continue
-        typed = _type_proto(value, ask, dims)
-        if typed is None:
-            return unknown
-        types[name] = typed
-        if (array := ask.small_array(value)) is not None:
-            data[name] = onnx.numpy_helper.from_array(array)
+    types = {name: _type_proto(value, ask, dims) for name, value in operands.items()}
+    if None in types.values():
+        return unknown
+    arrays = {name: ask.small_array(value) for name, value in operands.items()}
+    data = {name: onnx.numpy_helper.from_array(array) for name, array in arrays.items() if array is not None}
     proto = ir.to_proto(node)
     del proto.input[:]
-    proto.input.extend(names)
-    try:
-        inferred = _infer(node, proto, types, data, ask)
-    except _FAILURES:
+    proto.input.extend(f"i{index}" if value is not None else "" for index, value in enumerate(node.inputs))
+    inferred = _infer(node, proto, types, data, ask)
+    if inferred is None:
         return unknown
-    confirmed = _infer_with_numbers(node, proto, types, data, ask) if dims else inferred
-    results = [output.name or "" for output in node.outputs]
-    if node.op_type in _WRONG:
-        return [(_typed(inferred.get(name), {}, ask, dims)[0], None) for name in results]
-    return [_typed(inferred.get(name), confirmed, ask, dims, name) for name in results]
+    confirmed: Mapping[str, onnx.TypeProto] | None = inferred
+    if dims:
+        numbered = {name: _type_proto(value, ask, None) for name, value in operands.items()}
+        confirmed = _infer(node, proto, numbered, data, ask)
+    results: list[Typed] = []
+    for output in node.outputs:
+        name = output.name or ""
+        dtype, shape = _typed(inferred.get(name), (confirmed or {}).get(name), ask, dims)
+        results.append((dtype, None if node.op_type in _WRONG else shape))
+    return results
 
 
 def _infer(
     node: ir.Node, proto: onnx.NodeProto, types: Types, data: dict[str, onnx.TensorProto], ask: Shapes
-) -> Mapping[str, onnx.TypeProto]:
+) -> Mapping[str, onnx.TypeProto] | None:
     version = ask.opset(node)
-    schema = onnx.defs.get_schema(node.op_type, version, node.domain)
-    return infer_node_outputs(schema, proto, types, data, opset_imports=[onnx.helper.make_opsetid("", version)])
-
-
-def _infer_with_numbers(
-    node: ir.Node, proto: onnx.NodeProto, types: Types, data: dict[str, onnx.TensorProto], ask: Shapes
-) -> Mapping[str, onnx.TypeProto]:
-    """Return what onnx infers with numbers in place of the names, or nothing if that fails."""
-    numbered: Types = {}
-    for name, typed in types.items():
-        copy = onnx.TypeProto()
-        copy.CopyFrom(typed)
-        for dim in copy.tensor_type.shape.dim if copy.HasField("tensor_type") else ():
-            if dim.HasField("dim_param"):
-                dim.dim_value = _PROBE
-        numbered[name] = copy
+    imports = [onnx.helper.make_opsetid("", version)]
     try:
-        return _infer(node, proto, numbered, data, ask)
+        schema = onnx.defs.get_schema(node.op_type, version, node.domain)
+        return infer_node_outputs(schema, proto, cast(Any, types), data, opset_imports=imports)
     except _FAILURES:
-        return {}
+        return None
 
 
-def _type_proto(value: ir.Value, ask: Shapes, dims: dict[str, Expr]) -> onnx.TypeProto | None:
-    """Return the type of an input, with a name for every dimension that is not a number; None if unknown."""
+def _type_proto(value: ir.Value, ask: Shapes, dims: dict[str, Expr] | None) -> onnx.TypeProto | None:
+    """Return the type of an input, None if unknown.
+
+    A dimension that is not a number gets a new name in `dims`, or a number if that is None.
+    """
     dtype, shape = ask.typed(value)
     if dtype is None:
         return ir.to_proto(value.type) if value.type is not None and ask.declared(value) is not None else None
@@ -109,21 +96,17 @@ def _type_proto(value: ir.Value, ask: Shapes, dims: dict[str, Expr]) -> onnx.Typ
     if shape is not None:
         proto.tensor_type.shape.SetInParent()
         for dim in shape:
-            if isinstance(dim, int):
-                proto.tensor_type.shape.dim.add().dim_value = dim
+            entry = proto.tensor_type.shape.dim.add()
+            if isinstance(dim, int) or dims is None:
+                entry.dim_value = dim if isinstance(dim, int) else _PROBE
             else:
-                name = f"d{len(dims)}"
-                dims[name] = dim
-                proto.tensor_type.shape.dim.add().dim_param = name
+                entry.dim_param = f"d{len(dims)}"
+                dims[entry.dim_param] = dim
     return proto
 
 
 def _typed(
-    proto: onnx.TypeProto | None,
-    confirmed: Mapping[str, onnx.TypeProto],
-    ask: Shapes,
-    dims: Mapping[str, Expr],
-    name: str = "",
+    proto: onnx.TypeProto | None, confirmed: onnx.TypeProto | None, ask: Shapes, dims: Mapping[str, Expr]
 ) -> Typed:
     if proto is None or not proto.HasField("tensor_type"):
         return None, None
@@ -131,13 +114,9 @@ def _typed(
     dtype = DTYPES.get(tensor.elem_type) if tensor.elem_type else None
     if not tensor.HasField("shape"):
         return dtype, None
-    confirmed_dims = list(confirmed[name].tensor_type.shape.dim) if name in confirmed else []
-    confirmed_sizes = [dim.dim_value if dim.HasField("dim_value") else -1 for dim in confirmed_dims]
-    confirmed_sizes += [-1] * (len(tensor.shape.dim) - len(confirmed_sizes))
-    shape: Shape = tuple(
-        dim.dim_value
-        if dim.HasField("dim_value") and dim.dim_value == number and number >= 0
-        else dims.get(dim.dim_param) or ask.unknown()
-        for dim, number in zip(tensor.shape.dim, confirmed_sizes, strict=False)
-    )
-    return dtype, shape
+    others = confirmed.tensor_type.shape.dim if confirmed is not None else ()
+    shape: list[Size] = []
+    for index, dim in enumerate(tensor.shape.dim):
+        is_number = dim.HasField("dim_value") and dim.dim_value >= 0 and dim in others[index : index + 1]
+        shape.append(dim.dim_value if is_number else dims.get(dim.dim_param) or ask.unknown())
+    return dtype, tuple(shape)
