@@ -17,6 +17,7 @@ from sardonyx.ir.ops import REPEATS
 from sardonyx.ir.rules import Builder
 from sardonyx.ir.scopes import has_references, operator
 from sardonyx.ir.shapes.movement import slice_ranges
+from sardonyx.ir.shapes.node_view import NodeView
 from sardonyx.passes._matching import axes_of, operand_producer, optional, producer_of, require, required, static
 
 CACHE = 1 << 26  # bytes of a constant table that is read
@@ -135,7 +136,7 @@ def split_into(source: ir.Value, axis: int, sizes: Sequence[int], op: Builder) -
 
 def ranges(node: ir.Node, graph: Facts) -> Ranges | None:
     """Return the constant ranges of a Slice by axis, or None if one is computed or the rank is unknown."""
-    written = slice_ranges(node, graph.shapes)
+    written = slice_ranges(NodeView(node, graph.shapes))
     by_axis = {
         axis: (start, end, step)
         for axis, start, end, step in written or ()

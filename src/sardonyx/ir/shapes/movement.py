@@ -204,19 +204,21 @@ def _split(node: NodeView) -> OutputShapes | None:
 
 def slice_ranges(node: NodeView) -> list[Range] | None:
     """Return the ranges of a Slice as they are written, or None if its axes are unknown."""
-    rank = len(node.known())
+    shape = node.shape()
     if node.has("starts"):
         starts, ends = tuple(node.numbers("starts") or ()), tuple(node.numbers("ends") or ())
     else:
         starts, ends = node.contents(1), node.contents(2)
-    if starts is None or ends is None or len(starts) != len(ends):
+    if shape is None or starts is None or ends is None or len(starts) != len(ends):
         return None
     axes = node.ints("axes", 3) if node.has("axes") or node.operand(3) is not None else range(len(starts))
     steps = node.contents(4) if node.operand(4) is not None else (1,) * len(starts)
     if axes is None or steps is None or len(axes) != len(starts) or len(steps) != len(starts):
         return None
     whole = [step if isinstance(step, int) else None for step in steps]
-    return [(axis % rank, start, end, step) for axis, start, end, step in zip(axes, starts, ends, whole, strict=True)]
+    return [
+        (axis % len(shape), start, end, step) for axis, start, end, step in zip(axes, starts, ends, whole, strict=True)
+    ]
 
 
 def slice_positions(size: int, start: int, end: int, step: int) -> range | None:
