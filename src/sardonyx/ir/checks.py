@@ -6,8 +6,10 @@ They inspect nodes that are not in a graph yet, and raise `Impossible` before th
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -17,7 +19,7 @@ from sardonyx.ir.facts import Facts, Shape
 from sardonyx.ir.ops import ARITHMETIC
 from sardonyx.ir.precision import FORMATS, GUARD, Impossible
 from sardonyx.ir.rules import Builder, Match
-from sardonyx.ir.scopes import bodies, is_constant, operator
+from sardonyx.ir.scopes import bodies, is_constant, operand, operator
 from sardonyx.ir.shapes.expr import equal
 from sardonyx.ir.tensors import ComputedTensor, ReshapedTensor, StreamedTensor, TransposedTensor
 
@@ -61,13 +63,6 @@ KERNELS: Mapping[str, Types] = MappingProxyType(
         ),
     }
 )
-_SECOND = frozenset({"Where"})  # whose first input is a condition
-
-
-def _kernel_operand(node: ir.Node) -> ir.Value | None:
-    """Return the operand whose element type selects the kernel."""
-    index = 1 if node.op_type in _SECOND else 0
-    return node.inputs[index] if len(node.inputs) > index else None
 
 
 def has_kernel(node: ir.Node, dtype: ir.DataType | None) -> bool:
@@ -90,7 +85,11 @@ def check(match: Match, pairs: Pairs, op: Builder, facts: Facts) -> None:
     """
     stated = {output for node in op.nodes for output in node.outputs if facts.shapes.is_known(output)}
     for node in op.nodes:
-        _check_inputs(node, op, facts)
+        for value in node.inputs:
+            if value is not None:
+                _check_visible(value, op, facts)
+        if any(body not in facts.scopes for _, body in bodies(node)):
+            raise Impossible("a rewrite cannot create subgraphs")
         _check_types(node, match, facts)
         for output, (dtype, shape) in zip(node.outputs, facts.shapes.infer_outputs(node), strict=True):
             if output in stated:
@@ -105,15 +104,6 @@ def check(match: Match, pairs: Pairs, op: Builder, facts: Facts) -> None:
             facts.forget(value)
     if any(not is_constant(node) for node in op.nodes):
         _check_stored(match, op, facts)
-
-
-def _check_inputs(node: ir.Node, op: Builder, facts: Facts) -> None:
-    """Refuse a node that reads values not visible at its position, or that has bodies unknown to the rewriter."""
-    for value in node.inputs:
-        if value is not None:
-            _check_visible(value, op, facts)
-    if any(body not in facts.scopes for _, body in bodies(node)):
-        raise Impossible("a rewrite cannot create subgraphs")
 
 
 def _check_visible(value: ir.Value, op: Builder, facts: Facts) -> None:
@@ -137,61 +127,55 @@ def _check_visible(value: ir.Value, op: Builder, facts: Facts) -> None:
 def _check_types(node: ir.Node, match: Match, facts: Facts) -> None:
     """Refuse a node whose operand types the operator does not accept together, or for which there is no kernel."""
     bound_types: dict[str, ir.DataType] = {}
-    for (variable, allowed), value in zip(_operands(node, facts.opset(node)), node.inputs, strict=False):
-        dtype = None if value is None else facts.dtype(value)
+    operands = () if node.domain else _signature(node.op_type, facts.opset(node))
+    repeated = operands[-1:] if operands and operands[-1].is_variadic else ()
+    for formal, value in zip(itertools.chain(operands, itertools.cycle(repeated)), node.inputs, strict=False):
+        dtype = facts.dtype(value)
         if dtype is None:
             continue
-        if dtype not in allowed or bound_types.setdefault(variable, dtype) is not dtype:
+        if dtype not in formal.allowed or bound_types.setdefault(formal.variable, dtype) is not dtype:
             raise Impossible(f"{node.op_type} does not accept {_type_name(dtype)} there")
-    dtype = _dtype(node, facts)
-    if not has_kernel(node, dtype) and all(has_kernel(matched, _dtype(matched, facts)) for matched in match.nodes):
+    dtype = _kernel_type(node, facts)
+    if not has_kernel(node, dtype) and all(has_kernel(old, _kernel_type(old, facts)) for old in match.nodes):
         raise Impossible(f"ONNX Runtime has no {node.op_type} for {_type_name(dtype)}")
 
 
-def _dtype(node: ir.Node, facts: Facts) -> ir.DataType | None:
-    """Return the element type that selects the kernel, or None if unknown."""
-    value = _kernel_operand(node)
-    return None if value is None else facts.dtype(value)
+def _kernel_type(node: ir.Node, facts: Facts) -> ir.DataType | None:
+    """Return the element type that selects the kernel, or None if unknown; the first input of Where is a condition."""
+    return facts.dtype(operand(node, 1 if node.op_type == "Where" else 0))
 
 
 def _type_name(dtype: ir.DataType | None) -> str:
     return dtype.name.lower() if dtype is not None else "an unknown type"
 
 
-def _operands(node: ir.Node, opset: int) -> Iterator[tuple[str, frozenset[ir.DataType]]]:
-    """Yield the type variable of each operand and the types it stands for, as the ONNX schema defines them."""
-    operands = () if node.domain else _signature(node.op_type, opset)
-    for index in range(len(node.inputs)):
-        if index < len(operands):
-            yield operands[index][:2]
-        elif operands and operands[-1][2]:
-            yield operands[-1][:2]
-        else:
-            return
+class _Formal(NamedTuple):
+    """An operand as the ONNX schema defines it."""
+
+    variable: str  # operands with the same one have the same type
+    allowed: Types
+    is_variadic: bool
 
 
 @functools.cache
-def _signature(op_type: str, opset: int) -> tuple[tuple[str, frozenset[ir.DataType], bool], ...]:
+def _signature(op_type: str, opset: int) -> tuple[_Formal, ...]:
     try:
         schema = onnx.defs.get_schema(op_type, opset)
     except onnx.defs.SchemaError:
         return ()
     variables = {item.type_param_str: item.allowed_type_strs for item in schema.type_constraints}
-    operands: list[tuple[str, frozenset[ir.DataType], bool]] = []
+    operands: list[_Formal] = []
     for index, parameter in enumerate(schema.inputs):
-        variadic = parameter.option == onnx.defs.OpSchema.FormalParameterOption.Variadic
+        is_variadic = parameter.option == onnx.defs.OpSchema.FormalParameterOption.Variadic
         variable = parameter.type_str if parameter.is_homogeneous else f"{parameter.type_str}{index}"
-        types = frozenset(filter(None, map(_element, variables.get(parameter.type_str, [parameter.type_str]))))
-        operands.append((variable, types, variadic and parameter.is_homogeneous))
+        texts = variables.get(parameter.type_str, [parameter.type_str])
+        allowed = frozenset(_ELEMENTS[text] for text in texts if text in _ELEMENTS)
+        operands.append(_Formal(variable, allowed, is_variadic and parameter.is_homogeneous))
     return tuple(operands)
 
 
-_ELEMENTS = {dtype.name: dtype for dtype in ir.DataType if dtype.value}  # an older onnx does not know all of them
-
-
-def _element(text: str) -> ir.DataType | None:
-    """Return the element type of a type string such as `tensor(float)`, or None for sequences and other types."""
-    return _ELEMENTS.get(text[7:-1].upper()) if text.startswith("tensor(") else None
+# By type string; sequences are left out, and an older onnx does not know all of them.
+_ELEMENTS = {f"tensor({dtype.name.lower()})": dtype for dtype in ir.DataType if dtype.value}
 
 
 def _check_same(
@@ -200,13 +184,10 @@ def _check_same(
     """Refuse a replacement whose type or shape contradicts what is known about the value."""
     if old[0] is not None and new[0] is not None and old[0] is not new[0]:
         raise Impossible(f"{what} would be {_type_name(new[0])} and not {_type_name(old[0])}")
-    if old[1] is not None and new[1] is not None and _differ(old[1], new[1]):
-        raise Impossible(f"{what} would have another shape")
-
-
-def _differ(one: Shape, other: Shape) -> bool:
-    """Return whether the shapes differ for every size of the inputs."""
-    return len(one) != len(other) or any(equal(a, b) is False for a, b in zip(one, other, strict=True))
+    if old[1] is not None and new[1] is not None:
+        pairs = zip(old[1], new[1], strict=False)
+        if len(old[1]) != len(new[1]) or any(equal(a, b) is False for a, b in pairs):
+            raise Impossible(f"{what} would have another shape")
 
 
 def _check_stored(match: Match, op: Builder, facts: Facts) -> None:
@@ -216,21 +197,19 @@ def _check_stored(match: Match, op: Builder, facts: Facts) -> None:
     gives a product that the graph does not compute, and which can overflow or lose precision.
     """
     stored = [
-        (value, tensor) for value in op.constants if (tensor := value.const_value) is not None and _is_new(tensor)
+        tensor
+        for value in op.constants
+        if (tensor := value.const_value) is not None
+        and _is_new(tensor)
+        and any(use.node.op_type not in _SELECT for use in value.uses())
     ]
-    flawed = [
-        (value, flaw) for value, tensor in stored if (flaw := _flaw(tensor)) is not None and not _is_selected(value)
-    ]
-    if not flawed:
-        return
-    present: set[str] = set()
-    for value in {operand for node in match.nodes for operand in node.inputs if operand is not None}:
-        tensor = facts.tensor(value)
-        if tensor is not None and (flaw := _flaw(tensor)) is not None:
-            present.add(flaw)
-    for _, flaw in flawed:
-        if flaw not in present:
-            raise Impossible(f"a new constant holds {flaw}")
+    flaws = list(filter(None, map(_flaw, stored)))
+    if flaws:
+        operands = {value for node in match.nodes for value in node.inputs}
+        present = {_flaw(tensor) for value in operands if (tensor := facts.tensor(value)) is not None}
+        for flaw in flaws:
+            if flaw not in present:
+                raise Impossible(f"a new constant holds {flaw}")
 
 
 def _is_new(tensor: ir.TensorProtocol) -> bool:
@@ -242,16 +221,12 @@ def _is_new(tensor: ir.TensorProtocol) -> bool:
     return not isinstance(tensor, StreamedTensor) or (isinstance(tensor, ComputedTensor) and tensor.is_checked)
 
 
-def _is_selected(value: ir.Value) -> bool:
-    return all(use.node.op_type in _SELECT for use in value.uses())
-
-
 def _flaw(tensor: ir.TensorProtocol) -> str | None:
     """Return what a float tensor holds that suggests an overflow or a loss of precision, or None."""
     form = FORMATS.get(tensor.dtype)
-    array = None if form is None else tensor.numpy()
-    if form is None or array is None or not array.size:
+    if form is None or not tensor.size:
         return None
+    array = tensor.numpy()
     low, high = float(array.min()), float(array.max())
     if not (np.isfinite(low) and np.isfinite(high)):
         return "infinities or NaN"

@@ -34,7 +34,6 @@ from sardonyx.ir.scopes import Names, UnknownAttribute, has_references, label, o
 from sardonyx.ir.transaction import Change, Substitution, Transactions
 from sardonyx.records.run import Event, Refusal, RewriteKind
 
-REACH = 1  # steps around a rewrite within which nodes are matched again at once; the last sweep covers all nodes
 MAX_REWRITES_PER_NODE = 50  # of the source, on average; beyond that, rules must be undoing each other
 HUB = 16  # consumers above which a node's consumers are left to the last sweep, so that the cost stays linear
 
@@ -104,7 +103,7 @@ class Rewriter:
         self._rules = rules
         self._limit = limit
         self._forbidden = forbidden
-        self._progress: Callable[[str], None] = progress or _silent
+        self._progress = progress
         self._max_opset = max_opset
         self._unraisable: dict[int, str] = {}  # the reason, by opset; cleared before every sweep over all nodes
         self._log = Log(tallies={rule.name: Tally() for rule in (*rules, RAISE)})
@@ -153,7 +152,8 @@ class Rewriter:
     def _sweep(self, *, all_nodes: bool) -> None:
         for rule in self._rules:
             start = time.perf_counter()
-            self._progress(rule.name)
+            if self._progress is not None:
+                self._progress(rule.name)
             self.running = rule
             if isinstance(rule, NodeRule):
                 self._run_node_rule(rule)
@@ -291,29 +291,19 @@ class Rewriter:
         )
 
 
-def _silent(_: str) -> None:
-    """Ignore progress."""
-
-
 def root_name(match: Match) -> str:
     """Return the stable key of a rewrite within its rule: the name of the first value it replaces."""
     return next((value.name for value in match.replaced if value.name), None) or label(match.root)
 
 
 def _around(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
-    """Yield these nodes and those within reach of them that are still in the graph, each once."""
-    visited = dict.fromkeys(node for node in nodes if node.graph is not None)
-    frontier = list(visited)
-    for _ in range(REACH):
-        next_frontier: list[ir.Node] = []
-        for node in frontier:
+    """Yield these nodes and those next to them that are still in the graph, each once."""
+    found = dict.fromkeys(nodes)
+    for node in [*found]:
+        if node.graph is not None:
             users = node.successors()
-            for neighbour in (*node.predecessors(), *(users if len(users) <= HUB else ())):
-                if neighbour not in visited and neighbour.graph is not None:
-                    visited[neighbour] = None
-                    next_frontier.append(neighbour)
-        frontier = next_frontier
-    yield from visited
+            found.update(dict.fromkeys((*node.predecessors(), *(users if len(users) <= HUB else ()))))
+    return (node for node in found if node.graph is not None)
 
 
 @functools.cache

@@ -149,6 +149,11 @@ def is_used_outside(value: ir.Value, nodes: Container[ir.Node]) -> bool:
     return value.is_graph_output() or any(use.node not in nodes for use in value.uses())
 
 
+def is_dead(node: ir.Node) -> bool:
+    """Return whether nothing reads any output of a node."""
+    return not any(is_used_outside(output, ()) for output in node.outputs)
+
+
 def declared_shape(value: ir.Value) -> tuple[int | str | None, ...] | None:
     """Return the declared shape: a size, a symbol's name, or None per dimension; None if the rank is unknown."""
     if value.shape is None:

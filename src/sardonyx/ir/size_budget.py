@@ -7,12 +7,12 @@ model minus the size of its source minus the sizes of the constants in `Growth.u
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
 from msgspec import Struct, field
 
-from sardonyx.ir.scopes import bodies, is_constant, is_used_outside, scopes, tensor_of
+from sardonyx.ir.scopes import bodies, is_constant, is_used_outside, nodes_inside, scopes, tensor_of
 from sardonyx.ir.tensors import KEPT, SparseTensor
 
 PART, SLACK = 100, 1 << 16  # a model may grow by 1/PART of its source plus SLACK bytes
@@ -30,6 +30,7 @@ class Planned(Struct, frozen=True, eq=False):
     bytes: int
     unused: tuple[ir.Value, ...]
     used: tuple[ir.Value, ...]  # those that were unused before
+    dead: tuple[ir.Node, ...]  # in an order in which they can be removed
 
 
 class Growth(Struct, eq=False):
@@ -58,8 +59,12 @@ class Growth(Struct, eq=False):
         for node in dead:
             if not is_constant(node) or node.outputs[0] not in self.unused:
                 added -= node_bytes(node)
-        unused = tuple(value for value in _unused_constants(dead) if value not in self.unused and value not in operands)
-        return Planned(added - sum(map(_constant_bytes, unused)), unused, used)
+        unused = tuple(
+            value
+            for value in dict.fromkeys(value for node in dead for value in node.inputs if value is not None)
+            if value not in self.unused and value not in operands and _is_constant_of(value, dead)
+        )
+        return Planned(added - sum(map(_constant_bytes, unused)), unused, used, dead)
 
     def record(self, planned: Planned) -> None:
         """Record a rewrite that was performed."""
@@ -118,7 +123,7 @@ def _attribute_bytes(attribute: ir.Attr) -> int:
     if attribute.is_ref():
         return 0
     match attribute.type:
-        case _A.TENSOR:
+        case _A.TENSOR | _A.SPARSE_TENSOR:
             return tensor_bytes(tensor_of(attribute))
         case _A.TENSORS:
             return sum(map(tensor_bytes, attribute.value))
@@ -128,8 +133,6 @@ def _attribute_bytes(attribute: ir.Attr) -> int:
             return _INTEGER * len(attribute.value)
         case _A.STRINGS:
             return sum(2 + len(text) for text in attribute.value)
-        case _A.SPARSE_TENSOR:
-            return tensor_bytes(attribute.value)
         case _:
             return 0
 
@@ -143,32 +146,35 @@ def _constant_bytes(value: ir.Value) -> int:
     return 0 if tensor is None else tensor_bytes(tensor) + OVERHEAD + len(value.name or "")
 
 
-def dead_nodes(nodes: Sequence[ir.Node], pairs: Pairs) -> set[ir.Node]:
-    """Return the nodes that nothing uses once the pairs are replaced."""
-    replaced, dead = {old for old, _ in pairs}, set[ir.Node]()
+def dead_nodes(nodes: Sequence[ir.Node], pairs: Pairs) -> tuple[ir.Node, ...]:
+    """Return the nodes that nothing uses once the pairs are replaced, in an order in which they can be removed."""
+    replaced = {old for old, _ in pairs}
+    gone: set[ir.Node] = set()  # the nodes so far, and those in their bodies
+
+    def is_used(value: ir.Value) -> bool:
+        read_as = [old for old, new in pairs if new is value] + ([] if value in replaced else [value])
+        return any(is_used_outside(each, gone) for each in read_as)
+
+    dead: list[ir.Node] = []
     candidates = list(dict.fromkeys(reversed(nodes)))
     while True:
-        remaining = [node for node in candidates if not _is_dead(node, replaced, dead)]
+        remaining: list[ir.Node] = []
+        for node in candidates:
+            if any(map(is_used, node.outputs)):
+                remaining.append(node)
+            else:
+                dead.append(node)
+                gone.update((node, *nodes_inside(node)))
         if len(remaining) == len(candidates):
-            return dead
+            return tuple(dead)
         candidates = remaining
 
 
-def _is_dead(node: ir.Node, replaced: set[ir.Value], dead: set[ir.Node]) -> bool:
-    """Return whether a node becomes unused, and add it to `dead` if so."""
-    if any(output not in replaced and is_used_outside(output, dead) for output in node.outputs):
+def _is_constant_of(value: ir.Value, nodes: Sequence[ir.Node]) -> bool:
+    """Return whether a value is a constant that only these nodes use."""
+    producer = value.producer()
+    if producer in nodes or value.is_graph_output() or value.is_graph_input():
         return False
-    dead.add(node)
-    return True
-
-
-def _unused_constants(dead: set[ir.Node]) -> Iterator[ir.Value]:
-    """Yield the constants that only these nodes use."""
-    for value in dict.fromkeys(value for node in dead for value in node.inputs if value is not None):
-        producer = value.producer()
-        if producer in dead or value.is_graph_output() or value.is_graph_input():
-            continue
-        if not (value.is_initializer() if producer is None else is_constant(producer)):
-            continue
-        if len(value.uses()) <= _MANY and all(use.node in dead for use in value.uses()):
-            yield value
+    if not (value.is_initializer() if producer is None else is_constant(producer)):
+        return False
+    return len(value.uses()) <= _MANY and all(use.node in nodes for use in value.uses())

@@ -20,7 +20,7 @@ from sardonyx.ir.opset_raising import OpsetPlan
 from sardonyx.ir.precision import Impossible
 from sardonyx.ir.rules import Builder, Match, Replacement
 from sardonyx.ir.scopes import Names, bodies, is_constant, label
-from sardonyx.ir.size_budget import Growth, Planned
+from sardonyx.ir.size_budget import Planned
 from sardonyx.records import provenance as p
 from sardonyx.records.run import Event, NodeRef, RewriteKind
 
@@ -54,7 +54,9 @@ class Change(Struct, frozen=True, eq=False):
 
     def event(self, rule: str, root: str, source: str) -> Event:
         """Return the record of the change."""
-        after = tuple(map(_bare_ref if self.wholesale else _ref, self.added))
+        after = tuple(map(_ref, self.added))
+        if self.wholesale:  # without what thousands of nodes read and produce
+            after = tuple(replace(ref, inputs=(), outputs=()) for ref in after)
         owner = p.owner_of(self.origins)
         return Event(rule, self.kind, root, self.before, after, tuple(sorted(self.origins)), owner, self.graph, source)
 
@@ -84,32 +86,37 @@ class Transactions:
         Raises:
             Impossible: if the replacement fails a check; the graph is not changed then.
         """
-        graph = match.root.graph
-        assert graph is not None
         op, pairs, planned = self._build(match, rewrite, opset)
         if self.observe is not None:
             self.observe(Substitution(match, tuple(pairs), tuple(op.nodes), (opset or op.scope.opset, op.scope.opset)))
         before = tuple(map(_ref, match.nodes))
         bytes_added = sum(tensor.nbytes for value in op.constants if (tensor := value.const_value) is not None)
-        merged = self._insert(match, op, graph)
+        merged = self._insert(match, op)
         neighbours = [user for old, _ in pairs for user in old.consumers()]
         neighbours += [producer for node in match.nodes for producer in node.predecessors()]
         for old, value in pairs:
             self._move_uses(old, value)
-        removed = self._remove_dead(match.nodes)
+        removed: list[ir.Node] = []
+        for node in planned.dead:
+            removed += [*_release_bodies(node), node]
+            op.scope.graph.remove(node, safe=True)
+            for output in node.outputs:
+                self._facts.forget(output)
         self._facts.growth.record(planned)
-        self._keep_root_name(match.root, removed, op.nodes)
-        bytes_removed = sum(_constant_bytes(node) for node in removed)
+        if op.nodes and match.root in removed and match.root.name:
+            # the last new node gets the name of the root, or the same operator before a last Cast, for users to find
+            same = [node for node in op.nodes if node.op_type == match.root.op_type]
+            (same if same and op.nodes[-1].op_type == "Cast" else op.nodes)[-1].name = match.root.name
         return Change(
             _kind(match, op),
             tuple(op.nodes),
-            removed,
+            tuple(removed),
             tuple(neighbours),
             before,
             merged,
-            self._facts.scopes[graph].path,
+            op.scope.path,
             len(op.constants),
-            bytes_added + sum(_constant_bytes(node) for node in op.nodes) - bytes_removed,
+            bytes_added + sum(map(_constant_bytes, op.nodes)) - sum(map(_constant_bytes, removed)),
             planned.bytes,
         )
 
@@ -129,13 +136,17 @@ class Transactions:
             planned = growth.plan(match.nodes, pairs, op.nodes, op.constants)
             if opset is None:  # raising the opset must not fail halfway
                 check(match, pairs, op, self._facts)
-                _check_growth(planned, growth)
+                if growth.remaining is not None and planned.bytes > max(growth.remaining, 0):
+                    raise Impossible("it would exceed the size budget of the file")
         except Impossible:
-            self._discard(op)
+            for node in op.nodes:
+                _detach(node)
+            for value in (*(output for node in op.nodes for output in node.outputs), *op.constants):
+                self._facts.forget(value)
             raise
         return op, pairs, planned
 
-    def _insert(self, match: Match, op: Builder, graph: ir.Graph) -> p.Origins:
+    def _insert(self, match: Match, op: Builder) -> p.Origins:
         """Insert the new constants and nodes with their provenance; return the merged origins of the matched nodes.
 
         Nodes built within `op.separate()` inherit from the `separate` nodes of the match, others from the rest of it.
@@ -144,14 +155,11 @@ class Transactions:
         separate = [node for node in match.nodes if node in match.separate]
         merged = p.bounded(p.merge(origins.origins(node) for node in own))
         for value in op.constants:
-            graph.initializers.add(value)
+            op.scope.graph.initializers.add(value)
             origins.add_origins(value, merged)
-        graph.insert_before(match.root, op.nodes)
+        op.scope.graph.insert_before(match.root, op.nodes)
         for node in op.nodes:
-            if separate and node in op.separate_nodes:
-                self._inherit(node, separate, p.merge(origins.origins(source) for source in separate))
-            else:
-                self._inherit(node, own, merged)
+            _inherit(node, separate if separate and node in op.separate_nodes else own)
             if node.domain and not op.scope.in_function:
                 self._facts.model.opset_imports.setdefault(node.domain, 1)
         if match.survivor is not None:
@@ -200,15 +208,6 @@ class Transactions:
                 self._facts.forget(value)
         self._facts.growth.unused.clear()
 
-    def _discard(self, op: Builder) -> None:
-        """Forget nodes that were not inserted into the graph."""
-        for node in op.nodes:
-            _detach(node)
-            for output in node.outputs:
-                self._facts.forget(output)
-        for value in op.constants:
-            self._facts.forget(value)
-
     def _pop_initializer(self, value: ir.Value) -> tuple[ir.Graph, int]:
         graph, tensor = value.graph, value.const_value
         assert graph is not None
@@ -218,20 +217,6 @@ class Transactions:
         del graph.initializers[value.name]
         self._facts.forget(value)
         return graph, tensor.nbytes if tensor is not None else 0
-
-    def _inherit(self, node: ir.Node, sources: Sequence[ir.Node], merged: p.Origins) -> None:
-        """Give a new node the merged origins of its sources.
-
-        A node that replaces a single one also keeps the other metadata and the doc string of it.
-        """
-        if len(sources) == 1:
-            node.metadata_props.update(sources[0].metadata_props)
-            node.doc_string = sources[0].doc_string
-            origins.copy_origins(sources[0], node)
-            return
-        if any(p.NAMESPACE in source.metadata_props for source in sources):
-            node.metadata_props[p.NAMESPACE] = ""  # written with the tags later, from the merged origins
-        origins.add_origins(node, merged, sources)
 
     def _move_uses(self, old: ir.Value, value: ir.Value) -> None:
         """Let `value` be read where `old` was, and become the graph output of the same name if `old` was one."""
@@ -248,32 +233,20 @@ class Transactions:
             value.name = name
         old.replace_all_uses_with(value, replace_graph_outputs=True)
 
-    def _remove_dead(self, nodes: Sequence[ir.Node]) -> tuple[ir.Node, ...]:
-        """Remove the matched nodes that nothing reads any more, consumers before producers."""
-        candidates, removed = list(dict.fromkeys(reversed(nodes))), list[ir.Node]()
-        while True:
-            remaining = [node for node in candidates if not self._removed_if_dead(node, removed)]
-            if len(remaining) == len(candidates):
-                return tuple(removed)
-            candidates = remaining
 
-    def _removed_if_dead(self, node: ir.Node, removed: list[ir.Node]) -> bool:
-        if not is_dead(node):
-            return False
-        assert node.graph is not None
-        removed.extend(_release_bodies(node))
-        node.graph.remove(node, safe=True)
-        for output in node.outputs:
-            self._facts.forget(output)
-        removed.append(node)
-        return True
+def _inherit(node: ir.Node, sources: Sequence[ir.Node]) -> None:
+    """Give a new node the merged origins of its sources.
 
-    def _keep_root_name(self, root: ir.Node, removed: Sequence[ir.Node], added: Sequence[ir.Node]) -> None:
-        """Give the last new node the name of the root, or the same operator before a last Cast, for users to find."""
-        if not added or root not in removed or not root.name:
-            return
-        same = [node for node in added if node.op_type == root.op_type] if added[-1].op_type == "Cast" else []
-        (same or added)[-1].name = root.name
+    A node that replaces a single one also keeps the other metadata and the doc string of it.
+    """
+    if len(sources) == 1:
+        node.metadata_props.update(sources[0].metadata_props)
+        node.doc_string = sources[0].doc_string
+        origins.copy_origins(sources[0], node)
+        return
+    if any(p.NAMESPACE in source.metadata_props for source in sources):
+        node.metadata_props[p.NAMESPACE] = ""  # written with the tags later, from the merged origins
+    origins.add_origins(node, p.merge(map(origins.origins, sources)), sources)
 
 
 def _ref(node: ir.Node) -> NodeRef:
@@ -282,11 +255,6 @@ def _ref(node: ir.Node) -> NodeRef:
     return NodeRef(
         label(node), node.op_type, inputs, tuple(value.name or "" for value in node.outputs), origins.owner(node)
     )
-
-
-def _bare_ref(node: ir.Node) -> NodeRef:
-    """Return a record of a node without its inputs and outputs, for changes of thousands of nodes."""
-    return NodeRef(label(node), node.op_type, owner=origins.owner(node))
 
 
 def _combined(changes: Sequence[Change]) -> Change:
@@ -317,11 +285,6 @@ def _pairs(match: Match, result: Replacement) -> list[tuple[ir.Value, ir.Value]]
     return pairs
 
 
-def is_dead(node: ir.Node) -> bool:
-    """Return whether nothing reads any output of a node."""
-    return all(not output.uses() and not output.is_graph_output() for output in node.outputs)
-
-
 def _check_interface(old: ir.Value, value: ir.Value, op: Builder, pairs: Pairs) -> None:
     """Refuse to replace a graph output unless the value is produced in the same graph and is not an output itself."""
     if not old.is_graph_output():
@@ -331,11 +294,6 @@ def _check_interface(old: ir.Value, value: ir.Value, op: Builder, pairs: Pairs) 
         raise Impossible("the graph's output would lose its name")
     if producer not in op.nodes and producer.graph is not op.scope.graph:
         raise Impossible("a body cannot return a value from outside it")
-
-
-def _check_growth(planned: Planned, growth: Growth) -> None:
-    if growth.remaining is not None and planned.bytes > max(growth.remaining, 0):
-        raise Impossible("it would exceed the size budget of the file")
 
 
 def _release_bodies(node: ir.Node) -> list[ir.Node]:

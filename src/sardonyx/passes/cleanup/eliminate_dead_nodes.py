@@ -13,8 +13,7 @@ from collections.abc import Iterator, Set
 import onnx_ir as ir
 
 from sardonyx.ir.origins import owner
-from sardonyx.ir.scopes import bodies, is_constant, is_used_outside
-from sardonyx.ir.transaction import is_dead
+from sardonyx.ir.scopes import bodies, is_constant, is_dead, is_used_outside
 from sardonyx.passes.base import Accuracy, Example, Facts, Match, ModelPass, Proposal, Refused
 
 # Operator sets whose operators only compute their outputs.
