@@ -298,13 +298,13 @@ def test_a_raise_that_fails_verification_is_undone_with_all_rewrites_that_need_i
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A wrong adapter loses the axis, so the mean is taken over all axes."""
-    from sardonyx.ir import opset_adapters
-    from sardonyx.ir.opset_adapters import OpsetStep, Rewrite, rewritten
+    from sardonyx.ir import opset_raising
+    from sardonyx.ir.opset_raising import OpsetStep, Rewrite, rewritten
 
     def wrong(step: OpsetStep) -> Rewrite:
-        return rewritten(step, drop=["axes"])
+        return rewritten(step, axes=None)
 
-    monkeypatch.setitem(opset_adapters.ADAPTERS, "ReduceMean", wrong)
+    monkeypatch.setitem(opset_raising.CHANGES, "ReduceMean", (wrong, (18,)))
     result = sardonyx.optimize(onnx.parser.parse_model(graph_text(GELU, 14)))
     assert [(each.pass_name, each.root) for each in result.rolled_back] == [("raise-opset", "opset 20")]
     assert result.verdict is not None

@@ -25,8 +25,7 @@ from msgspec import Struct, field
 from sardonyx.errors import SardonyxError
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.module_borders import Borders
-from sardonyx.ir.opset_adapters import CannotRaise
-from sardonyx.ir.opset_raising import HIGHEST, RAISE, OpsetPlan, plan
+from sardonyx.ir.opset_raising import HIGHEST, RAISE, CannotRaise, OpsetPlan, plan
 from sardonyx.ir.origins import owner
 from sardonyx.ir.precision import Impossible
 from sardonyx.ir.rules import Builder, Drop, Match, ModelRule, NodeRule, Proposal, Refused, Replacement, Rule, Share

@@ -37,8 +37,7 @@ from sardonyx.frontend.tracing.module_tree import LiveTree, ModuleStep
 from sardonyx.ir import io
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.module_borders import Borders
-from sardonyx.ir.opset_adapters import CannotRaise
-from sardonyx.ir.opset_raising import plan
+from sardonyx.ir.opset_raising import CannotRaise, plan
 from sardonyx.ir.origins import set_origins
 from sardonyx.ir.scopes import Names, operator, scopes
 from sardonyx.ir.transaction import Transactions
