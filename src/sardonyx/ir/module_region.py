@@ -13,7 +13,7 @@ import onnx_ir as ir
 from msgspec import Struct, field
 
 from sardonyx.errors import ModelError, UsageError
-from sardonyx.ir.facts import Dataflow, Dependence, Facts, element_types
+from sardonyx.ir.facts import Dataflow, Dependence, Facts
 from sardonyx.ir.io import unmodeled_fields
 from sardonyx.ir.origins import origins, write
 from sardonyx.ir.scopes import bodies, declared_shape, is_constant, label, nodes_inside
@@ -29,7 +29,7 @@ class Flow:
     """
 
     def __init__(self, model: ir.Model) -> None:
-        self._model = model
+        self.model = model
         self.nodes = tuple(model.graph)
         self.outputs = frozenset(model.graph.outputs)
         self.reads: dict[ir.Node, tuple[ir.Value, ...]] = {}
@@ -46,9 +46,22 @@ class Flow:
                 self._flow.visit(node)
 
     @functools.cached_property
-    def types(self) -> Mapping[ir.Value, ir.DataType]:
-        """Element types, inferred where the file declares none."""
-        return element_types(self._model)
+    def facts(self) -> Facts:
+        """Types and shapes, inferred where the file declares none."""
+        facts = Facts(self.model)
+        facts.infer()
+        return facts
+
+    def dims(self, value: ir.Value) -> tuple[int | str | None, ...] | None:
+        """Return the dimensions that follow from the graph, or else those that the file declares."""
+        declared = declared_shape(value)
+        shape = self.facts.shape(value)
+        if shape is None:
+            return declared
+        inferred = tuple(map(expr.declared, shape))
+        if declared is None or len(declared) != len(inferred):
+            return inferred
+        return tuple(declared_dim if dim is None else dim for dim, declared_dim in zip(inferred, declared, strict=True))
 
     def is_size(self, value: ir.Value) -> bool:
         """Return whether a value depends only on constants and on the sizes of other values."""
@@ -60,7 +73,7 @@ class Flow:
 
     def above(self, start: Iterable[ir.Node]) -> set[ir.Node]:
         """Return all nodes whose results these nodes depend on."""
-        return _reach(start, self._producers)
+        return _reach(start, lambda node: filter(None, (value.producer() for value in self.reads[node])))
 
     def below(self, start: Iterable[ir.Node]) -> set[ir.Node]:
         """Return all nodes that depend on results of these nodes."""
@@ -69,9 +82,6 @@ class Flow:
     def users(self, node: ir.Node) -> Iterator[ir.Node]:
         """Return the nodes that read the results of a node."""
         return (reader for output in node.outputs for reader in self.readers.get(output, ()))
-
-    def _producers(self, node: ir.Node) -> Iterator[ir.Node]:
-        return (producer for value in self.reads[node] if (producer := value.producer()) is not None)
 
 
 def is_fixed(value: ir.Value) -> bool:
@@ -100,7 +110,7 @@ def _read(node: ir.Node) -> Iterator[ir.Value]:
 
 
 _SHOWN = 5  # nodes in a message
-Dims = Callable[[ir.Value], tuple[int | str | None, ...] | None]  # as an ONNX file can declare them
+_SLICING_SHAPE = 15  # the opset since which Shape can return a slice of the dimensions
 
 
 class StandIn(Struct, frozen=True):
@@ -126,14 +136,14 @@ def calls_of(flow: Flow, module: str) -> list[str]:
     """Return the path of each call of a module, in order; calls after the first one are marked."""
     depth = module.count(".") + 1
     paths = {".".join(origin.split(".")[:depth]) for origins in flow.origins.values() for origin in origins}
-    return sorted((path for path in paths if module_of(path) == module), key=_marks) if module != ROOT else [ROOT]
+
+    def marks(path: str) -> list[int]:
+        return [int(part.rpartition("@")[2]) if "@" in part else 0 for part in path.split(".")]
+
+    return sorted((path for path in paths if module_of(path) == module), key=marks) if module != ROOT else [ROOT]
 
 
-def _marks(path: str) -> list[int]:
-    return [int(part.rpartition("@")[2]) if "@" in part else 0 for part in path.split(".")]
-
-
-def widen(flow: Flow, module: str, *, exact: bool) -> tuple[str, frozenset[ir.Node], list[ir.Node]]:
+def _widened(flow: Flow, module: str, *, exact: bool) -> tuple[str, frozenset[ir.Node], list[ir.Node]]:
     """Return the nearest enclosing module that can be extracted, its nodes, and the nodes that widened it."""
     causes: dict[ir.Node, None] = {}
     while True:
@@ -154,26 +164,21 @@ def _shown(nodes: Sequence[ir.Node]) -> str:
     return ", ".join(map(label, nodes[:_SHOWN])) + (" …" if len(nodes) > _SHOWN else "")
 
 
-def is_whole(flow: Flow, inside: frozenset[ir.Node]) -> bool:
-    """Return whether all nodes that compute more than sizes are inside."""
-    return all(node in inside or flow.only_sizes(node) for node in flow.nodes)
-
-
-def refusal(flow: Flow, place: str, straddling: Sequence[ir.Node]) -> ModelError:
+def _refusal(flow: Flow, place: str, straddling: Sequence[ir.Node]) -> ModelError:
     """Return the error for a module that cannot be extracted, which names the nearest one that can."""
+
+    def distance(path: str) -> tuple[int, int, str]:
+        shared = sum(one == other for one, other in zip(path.split("."), place.split("."), strict=False))
+        return -shared, path.count("."), path
+
     modules = {path for origins in flow.origins.values() for origin in origins for path in lineage(origin)[1:]}
-    nearest = sorted(modules, key=lambda path: (-_shared(path, place), path.count("."), path))
+    nearest = sorted(modules, key=distance)
     other = next((path for path in nearest if not is_within(place, path) and not members(flow, path)[1]), None)
     suggestion = f"{module_of(other)} can be extracted; " if other is not None else ""
     return ModelError(
         f"only the whole model contains {place}: {_shown(straddling)} also does the work of other modules",
         hint=f"{suggestion}optimizing with `keep_modules={module_of(place)}` keeps it separate",
     )
-
-
-def _shared(path: str, place: str) -> int:
-    """Return the number of modules that contain both paths."""
-    return sum(one == other for one, other in zip(path.split("."), place.split("."), strict=False))
 
 
 def members(flow: Flow, module: str) -> tuple[frozenset[ir.Node], list[ir.Node]]:
@@ -204,16 +209,16 @@ def members(flow: Flow, module: str) -> tuple[frozenset[ir.Node], list[ir.Node]]
     return frozenset(inside | (shared & fed)), [node for node in mixed if node not in shared]
 
 
-def bounded(flow: Flow, inside: frozenset[ir.Node], dims: Dims, *, slicing: bool) -> Region:
+def _bounded(flow: Flow, inside: frozenset[ir.Node]) -> Region:
     """Return the region of these nodes: the values they read from outside, and those that are read outside.
 
-    Constants are not inputs. `slicing` says whether Shape can return a slice of the dimensions.
+    Constants are not inputs.
     """
     ordered = [node for node in flow.nodes if node in inside]
     produced = dict.fromkeys(output for node in ordered for output in node.outputs)
     needed = dict.fromkeys(value for node in ordered for value in flow.reads[node] if value not in produced)
     tensors = [value for value in needed if not flow.is_size(value)]
-    sizes = _Sizes(flow, {*produced, *tensors}, tensors, dims, slicing=slicing)
+    sizes = _Sizes(flow, {*produced, *tensors}, tensors)
     inputs = [value for value in needed if not is_fixed(value) and not (flow.is_size(value) and sizes.repeat(value))]
     results = [value for node in ordered if not is_constant(node) for value in node.outputs if value.name]
     outputs = [value for value in results if _leaves(flow, value, inside, sizes.repeated)]
@@ -226,11 +231,9 @@ def bounded(flow: Flow, inside: frozenset[ir.Node], dims: Dims, *, slicing: bool
 class _Sizes:
     """Copies arithmetic on sizes into a module, as far as the values and inputs of the module determine the sizes."""
 
-    def __init__(
-        self, flow: Flow, available: set[ir.Value], tensors: Sequence[ir.Value], dims: Dims, *, slicing: bool
-    ) -> None:
-        self._flow, self._available, self._tensors, self._dims = flow, available, tensors, dims
-        self._slicing = slicing
+    def __init__(self, flow: Flow, available: set[ir.Value], tensors: Sequence[ir.Value]) -> None:
+        self._flow, self._available, self._tensors = flow, available, tensors
+        self._slicing = flow.model.opset_imports.get("", 0) >= _SLICING_SHAPE
         self.repeated: set[ir.Node] = set()
         self.stand_ins: dict[ir.Node, StandIn] = {}
 
@@ -267,11 +270,11 @@ class _Sizes:
             return None
         start, end = node.attributes.get("start"), node.attributes.get("end")
         bounds = slice(None if start is None else start.as_int(), None if end is None else end.as_int())
-        part = (self._dims(measured) or ())[bounds]
+        part = (self._flow.dims(measured) or ())[bounds]
         if not part or None in part:
             return None
         for tensor in self._tensors:
-            dims = self._dims(tensor) or ()
+            dims = self._flow.dims(tensor) or ()
             for first in range(len(dims) - len(part) + 1):
                 sliced = len(dims) > len(part)
                 if dims[first : first + len(part)] == part and (self._slicing or not sliced):
@@ -296,14 +299,6 @@ def _leaves(flow: Flow, value: ir.Value, inside: frozenset[ir.Node], repeated: s
     return False
 
 
-def whole(model: ir.Model, flow: Flow) -> Region:
-    """Return the region of the whole model, with its inputs and outputs."""
-    return Region(frozenset(flow.nodes), frozenset(), tuple(model.graph.inputs), tuple(model.graph.outputs))
-
-
-_SLICING_SHAPE = 15  # the opset since which Shape can return a slice of the dimensions
-
-
 class Extract(Struct, frozen=True, eq=False):
     """A module as a model, and how it was extracted."""
 
@@ -316,30 +311,6 @@ class Extract(Struct, frozen=True, eq=False):
     outputs: tuple[str, ...]
     straddling: tuple[str, ...]  # nodes because of which it was widened
     notes: tuple[str, ...]
-
-
-class _InferredTypes:
-    """The types and shapes of the values of a model, inferred at the first query."""
-
-    def __init__(self, model: ir.Model) -> None:
-        self._model = model
-
-    @functools.cached_property
-    def facts(self) -> Facts:
-        facts = Facts(self._model)
-        facts.infer()
-        return facts
-
-    def dims(self, value: ir.Value) -> tuple[int | str | None, ...] | None:
-        """Return the dimensions that follow from the graph, or else those that the file declares."""
-        declared = declared_shape(value)
-        shape = self.facts.shape(value)
-        if shape is None:
-            return declared
-        inferred = tuple(map(expr.declared, shape))
-        if declared is None or len(declared) != len(inferred):
-            return inferred
-        return tuple(declared_dim if dim is None else dim for dim, declared_dim in zip(inferred, declared, strict=True))
 
 
 def extract(model: ir.Model, hierarchy: Hierarchy, path: str, *, call: int = 0, exact: bool = False) -> Extract:
@@ -363,21 +334,18 @@ def extract(model: ir.Model, hierarchy: Hierarchy, path: str, *, call: int = 0, 
         times = "once" if len(calls) < 2 else f"{len(calls)} times"
         raise UsageError(f"{path or 'the model'} has no call {call}: it was called {times}", hint="calls count from 0")
     notes = () if len(calls) < 2 else (f"{path} is called {len(calls)} times: this is call {call}",)
-    module = calls[call] if calls else path
-    requested = module
-    module, inside, straddling = widen(flow, module, exact=exact)
-    if straddling and is_whole(flow, inside):
-        raise refusal(flow, requested, straddling)
+    requested = calls[call] if calls else path
+    module, inside, straddling = _widened(flow, requested, exact=exact)
+    if straddling and all(node in inside or flow.only_sizes(node) for node in flow.nodes):
+        raise _refusal(flow, requested, straddling)
     if not inside:
         raise ModelError(
             f"{path or 'the model'} owns no node of this model",
             hint="it only contains other modules or is never called; `sardonyx inspect` shows which modules own nodes",
         )
     calls = calls_of(flow, module_of(module))
-    types = _InferredTypes(model)
-    slicing = model.opset_imports.get("", 0) >= _SLICING_SHAPE
-    region = bounded(flow, inside, types.dims, slicing=slicing) if module != ROOT else whole(model, flow)
-    extracted = _build(model, hierarchy, region, flow, module, types)
+    whole = Region(frozenset(flow.nodes), frozenset(), tuple(model.graph.inputs), tuple(model.graph.outputs))
+    extracted = _built(flow, hierarchy, whole if module == ROOT else _bounded(flow, inside), module)
     return Extract(
         extracted,
         module,
@@ -391,10 +359,9 @@ def extract(model: ir.Model, hierarchy: Hierarchy, path: str, *, call: int = 0, 
     )
 
 
-def _build(
-    model: ir.Model, hierarchy: Hierarchy, region: Region, flow: Flow, module: str, types: _InferredTypes
-) -> ir.Model:
+def _built(flow: Flow, hierarchy: Hierarchy, region: Region, module: str) -> ir.Model:
     """Return a model of copies of the nodes, which shares the tensors of the source."""
+    model = flow.model
     nodes = [node for node in flow.nodes if node in region.inside or node in region.repeated]
     operands = dict.fromkeys(value for node in nodes for value in flow.reads[node])
     constants = [value for value in (*operands, *region.outputs) if value.is_initializer()]
@@ -409,9 +376,15 @@ def _build(
         opset_imports=dict(model.opset_imports),
         name=".".join(filter(None, (model.graph.name, module))),
     ).clone()
-    _redirect_shapes(dict(zip(nodes, graph, strict=True)), dict(zip(region.inputs, graph.inputs, strict=False)), region)
+    copies, inputs = dict(zip(nodes, graph, strict=True)), dict(zip(region.inputs, graph.inputs, strict=False))
+    for node, stand_in in region.stand_ins.items():  # Shapes read inputs instead of values outside
+        copies[node].replace_input_with(0, inputs[stand_in.value])
+        copies[node].attributes.clear()
+        if stand_in.sliced:
+            copies[node].attributes.add(ir.AttrInt64("start", stand_in.start))
+            copies[node].attributes.add(ir.AttrInt64("end", stand_in.end))
     del graph.inputs[len(region.inputs) :]
-    _declare(zip((*region.inputs, *region.outputs), (*graph.inputs, *graph.outputs), strict=True), model, types)
+    _declare(zip((*region.inputs, *region.outputs), (*graph.inputs, *graph.outputs), strict=True), flow)
     is_external = unmodeled_fields.meta(model.graph).get(unmodeled_fields.EXTERNAL)
     unmodeled_fields.meta(graph)[unmodeled_fields.EXTERNAL] = is_external
     extracted = ir.Model(
@@ -429,31 +402,21 @@ def _build(
     return extracted
 
 
-def _redirect_shapes(nodes: dict[ir.Node, ir.Node], inputs: dict[ir.Value, ir.Value], region: Region) -> None:
-    """Let the copies of Shape nodes read inputs of the extracted model instead of values outside of it."""
-    for node, stand_in in region.stand_ins.items():
-        nodes[node].replace_input_with(0, inputs[stand_in.value])
-        nodes[node].attributes.clear()
-        if stand_in.sliced:
-            nodes[node].attributes.add(ir.AttrInt64("start", stand_in.start))
-            nodes[node].attributes.add(ir.AttrInt64("end", stand_in.end))
-
-
-def _declare(boundary: Iterable[tuple[ir.Value, ir.Value]], model: ir.Model, types: _InferredTypes) -> None:
+def _declare(boundary: Iterable[tuple[ir.Value, ir.Value]], flow: Flow) -> None:
     """Set the type and shape of every input and output of the extracted model."""
-    declared = {*model.graph.inputs, *model.graph.outputs}
+    declared = {*flow.model.graph.inputs, *flow.model.graph.outputs}
     for value, copy in boundary:
         if value in declared and value.shape is not None:
             continue
         if value.type is None or isinstance(value.type, ir.TensorType):
-            dtype = types.facts.dtype(value)
+            dtype = flow.facts.dtype(value)
             if dtype is None:
                 raise ModelError(
                     f"the type of '{value.name}' is unknown, but it would be an input or output",
                     hint="extract a wider module, or declare the type in the file",
                 )
             copy.type = ir.TensorType(dtype)
-        shape = types.dims(value)
+        shape = flow.dims(value)
         copy.shape = None if shape is None else ir.Shape(shape)
 
 

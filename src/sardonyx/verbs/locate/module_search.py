@@ -75,7 +75,7 @@ def is_data(flow: Flow, value: ir.Value) -> bool:
         return False
     if not flow.is_size(value):
         return True
-    kind = flow.types.get(value, value.dtype)
+    kind = flow.facts.dtype(value)
     return kind is not None and not kind.is_integer()
 
 
