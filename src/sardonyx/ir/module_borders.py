@@ -18,7 +18,7 @@ from sardonyx.ir.origins import origins
 from sardonyx.ir.precision import Impossible
 from sardonyx.ir.rules import Match
 from sardonyx.ir.scopes import is_constant, label, scopes, values_read
-from sardonyx.records.provenance import ROOT, UNTAGGED, Hierarchy, Origins, lineage, merge, module_of
+from sardonyx.records.provenance import ROOT, UNTAGGED, Hierarchy, lineage, merge, module_of
 
 _SHOWN = 5  # names in a hint
 
@@ -36,7 +36,8 @@ def find_modules(hierarchy: Hierarchy, paths: Iterable[str], wanted: str) -> lis
     all_paths = _with_ancestors(paths)
     if wanted.strip("/") == ROOT:
         return [ROOT]
-    for name in (wanted, *_other_names(hierarchy, wanted)):
+    first = hierarchy.aliases.get(wanted, wanted)
+    for name in (wanted, first, *(other for other, alias in hierarchy.aliases.items() if alias == first)):
         if name in all_paths:
             return [name]
     tags = _tagged(hierarchy, all_paths)
@@ -44,8 +45,7 @@ def find_modules(hierarchy: Hierarchy, paths: Iterable[str], wanted: str) -> lis
     if tag_name in tags:
         return [tags[tag_name]]
     if "/" in wanted:
-        matching_tags = _matching(tag_name, tags, "/")
-        matches = {tags[tag] for tag in matching_tags}
+        matches = {tags[tag] for tag in _matching(tag_name, tags, "/")}
     else:
         matches = set(_matching(wanted, all_paths, "."))
     if not matches:
@@ -80,12 +80,6 @@ def find_module(hierarchy: Hierarchy, paths: Iterable[str], wanted: str) -> str:
     return matches[0]
 
 
-def _other_names(hierarchy: Hierarchy, path: str) -> list[str]:
-    """Return all names of the module with this name."""
-    first = hierarchy.aliases.get(path, path)
-    return [first, *(other for other, name in hierarchy.aliases.items() if name == first)]
-
-
 def _with_ancestors(paths: Iterable[str]) -> dict[str, None]:
     """Return all paths and the modules that contain them, each after its ancestors."""
     all_paths: dict[str, None] = {ROOT: None}
@@ -106,17 +100,13 @@ def _tagged(hierarchy: Hierarchy, paths: Iterable[str]) -> dict[str, str]:
 
 
 def _matching(pattern: str, names: Iterable[str], separator: str) -> list[str]:
-    expression = re.compile(_expression(pattern, separator))
-    return [name for name in names if expression.fullmatch(name)]
-
-
-def _expression(pattern: str, separator: str) -> str:
-    """Return the glob as a regular expression; `**.` also matches nothing, so that `**.attn` finds `attn`."""
+    """Return the names that match a glob; `**.` also matches nothing, so that `**.attn` finds `attn`."""
     escaped = re.escape(separator)
     within = f"[^{escaped}]"
     translations = {"**" + separator: f"(?:.*{escaped})?", "**": ".*", "*": within + "*", "?": within}
     pieces = re.split(rf"(\*\*{escaped}|\*\*|\*|\?)", pattern)
-    return "".join(translations.get(piece) or re.escape(piece) for piece in pieces)
+    expression = re.compile("".join(translations.get(piece) or re.escape(piece) for piece in pieces))
+    return [name for name in names if expression.fullmatch(name)]
 
 
 def _deeper(wanted: str, paths: Iterable[str], tags: Iterable[str]) -> str | None:
@@ -163,7 +153,9 @@ class Borders:
         if not patterns:
             return cls()
         running = sorted(merge(origins(node) for scope in scopes(model) for node in scope.graph))
-        borders = cls(path for pattern in patterns for path in _named(hierarchy, running, pattern))
+        borders = cls(path for pattern in patterns for path in matching_modules(hierarchy, running, pattern))
+        if ROOT in borders.modules:
+            raise UsageError("the model itself has no border to keep", hint="name one of its modules")
         flow = Flow(model)
         for path in sorted(borders.modules):
             for call in module_region.calls_of(flow, path):
@@ -199,15 +191,12 @@ class Borders:
         cell = self.own(match)
         operands = {value for node in match.nodes for value in values_read(node)}
         for value in (value for node in new for value in node.inputs if value is not None):
-            if value.producer() not in new and value not in operands and not is_fixed(value):
-                self._check_same(cell, self._cell_of(value))
+            is_read_anew = value.producer() not in new and value not in operands and not is_fixed(value)
+            if is_read_anew and cell != (other := self._cell_of(value)):
+                raise _crosses(cell ^ other)
         for old, value in pairs:
             if value.producer() not in new or value.producer() is None:
                 self._check_bypass(cell, old, value)
-
-    def _check_same(self, cell: Cell, other: Cell) -> None:
-        if cell != other:
-            raise _crosses(cell ^ other)
 
     def _check_bypass(self, cell: Cell, old: ir.Value, value: ir.Value) -> None:
         """Check a replacement by a value that existed before, or by a constant.
@@ -215,7 +204,9 @@ class Borders:
         For cell(old) = C, cell(value) = S and the cell R of a consumer, the modules C - R - S no longer produce what is
         read outside of them, and a value in (S & R) - C would now stay inside a module that it left before.
         """
-        source = OUTSIDE if _is_constant_value(value) else self._cell_of(value)
+        producer = value.producer()
+        is_constant_value = value.const_value is not None or (producer is not None and is_constant(producer))
+        source = OUTSIDE if is_constant_value else self._cell_of(value)
         readers = [self.cell(reader) for reader in old.consumers()] + ([OUTSIDE] if old.is_graph_output() else [])
         for reader in readers:
             lost = cell - reader - source  # modules that would no longer produce it for a consumer outside
@@ -233,15 +224,12 @@ class Borders:
 
     def cell(self, node: ir.Node) -> Cell:
         """Return the kept modules that contain a node; marked if they contain only some of its origins."""
-        return self._of(origins(node))
+        cells = set(map(self._of_path, origins(node)))
+        return cells.pop() if len(cells) == 1 else OUTSIDE.union(*cells, {_PARTLY} if cells else ())
 
     def _cell_of(self, value: ir.Value) -> Cell:
         producer = value.producer()
         return OUTSIDE if producer is None else self.cell(producer)
-
-    def _of(self, paths: Origins) -> Cell:
-        cells = set(map(self._of_path, paths))
-        return cells.pop() if len(cells) == 1 else OUTSIDE.union(*cells, {_PARTLY} if cells else ())
 
     def _of_path(self, path: str) -> Cell:
         if path not in self._cells:
@@ -251,17 +239,5 @@ class Borders:
         return self._cells[path]
 
 
-def _named(hierarchy: Hierarchy, running: Sequence[str], pattern: str) -> list[str]:
-    matches = matching_modules(hierarchy, running, pattern)
-    if ROOT in matches:
-        raise UsageError("the model itself has no border to keep", hint="name one of its modules")
-    return matches
-
-
 def _crosses(modules: Iterable[str]) -> Impossible:
     return Impossible(f"it crosses the border of module {max(modules)}, which is kept")
-
-
-def _is_constant_value(value: ir.Value) -> bool:
-    producer = value.producer()
-    return is_fixed(value) or (producer is not None and is_constant(producer)) or value.const_value is not None

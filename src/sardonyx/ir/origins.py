@@ -128,14 +128,12 @@ def owner(thing: ir.Node | ir.Value) -> str:
 
 def how(node: ir.Node) -> How:
     """Return how the module of a node was determined."""
-    store = cast("UserDict[str, How]", node.meta)
-    return store.data.get(_HOW, How.DIRECT)
+    return cast("UserDict[str, How]", node.meta).data.get(_HOW, How.DIRECT)
 
 
 def evidence(node: ir.Node) -> p.Evidence | None:
     """Return what identified the module of a node when it was read, or None if nothing about the node itself did."""
-    store = cast("UserDict[str, p.Evidence]", node.meta)
-    return store.data.get(_EVIDENCE)
+    return cast("UserDict[str, p.Evidence]", node.meta).data.get(_EVIDENCE)
 
 
 def reason(node: ir.Node) -> str:
@@ -181,7 +179,10 @@ def attach(model: ir.Model) -> p.Hierarchy:
     If no node has such information, there are no modules: every node belongs to the model itself.
     """
     readings: list[p.Reading] = []
-    names = _scoped_names(model)
+    nodes = [node for scope in scopes(model) for node in scope.graph if not is_constant(node)]
+    props = [(node.name or "", node.metadata_props) for node in nodes]
+    unread = [name for name, tags in props if p.MODULE_PATH not in tags and not tags.get(p.NAME_SCOPES)]
+    names = p.ScopedNames(unread, _operators())
     for scope in scopes(model):
         inherited = origins(scope.holder) if scope.holder is not None else p.UNKNOWN
         for node in scope.graph:
@@ -200,17 +201,6 @@ def attach(model: ir.Model) -> p.Hierarchy:
                 readings.append(reading)
     inherit(model)
     return p.Hierarchy(readings, p.ModuleTable.from_json(model.metadata_props.get(p.MODULES)))
-
-
-def _scoped_names(model: ir.Model) -> p.ScopedNames:
-    """Return what the names of the nodes without metadata tell."""
-    nodes = [node for scope in scopes(model) for node in scope.graph if not is_constant(node)]
-    unread = [
-        node
-        for node in nodes
-        if p.MODULE_PATH not in node.metadata_props and not node.metadata_props.get(p.NAME_SCOPES)
-    ]
-    return p.ScopedNames([node.name or "" for node in unread], _operators())
 
 
 @functools.cache
@@ -264,7 +254,10 @@ def write(model: ir.Model, hierarchy: p.Hierarchy) -> None:
         for node in scope.graph:
             own = origins(node)
             if _MERGED in node.meta and p.NAMESPACE in node.metadata_props:
-                _update_namespace(node, own, hierarchy)
+                if hierarchy.table.classes:
+                    node.metadata_props[p.NAMESPACE] = hierarchy.namespace(own, leaf(node))
+                else:
+                    node.metadata_props.update(hierarchy.torch_metadata(own, label(node), node.op_type))
             _replace_tags(node.metadata_props, hierarchy.metadata(own, how(node)) if tagged else {})
             write_attributes(node, in_function=scope.in_function)
         for value in scope.graph.initializers.values():
@@ -274,13 +267,6 @@ def write(model: ir.Model, hierarchy: p.Hierarchy) -> None:
             _replace_tags(value.metadata_props, hierarchy.metadata(users) if tagged else {})
     if hierarchy.table.classes:
         model.metadata_props[p.MODULES] = hierarchy.table.to_json()
-
-
-def _update_namespace(node: ir.Node, own: p.Origins, hierarchy: p.Hierarchy) -> None:
-    if hierarchy.table.classes:
-        node.metadata_props[p.NAMESPACE] = hierarchy.namespace(own, leaf(node))
-    else:
-        node.metadata_props.update(hierarchy.torch_metadata(own, label(node), node.op_type))
 
 
 def leaf(node: ir.Node) -> str:

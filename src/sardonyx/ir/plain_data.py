@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from sardonyx.ir.shapes import Shape
 from sardonyx.ir.tensors import FileTensor
 from sardonyx.records.inspection import AttributeValue, BodyValue, Scalar, TensorValue
 
-_BODIES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+_A = ir.AttributeType
 MAX_ELEMENTS = 16  # tensors with at most this many elements are converted whole
 
 
@@ -24,7 +24,7 @@ def attributes_of(node: ir.Node, names: Mapping[ir.Node, str] | None = None) -> 
     return {
         name: attribute_value(attribute, names)
         for name, attribute in node.attributes.items()
-        if names is not None or attribute.type not in _BODIES
+        if names is not None or attribute.type not in (_A.GRAPH, _A.GRAPHS)
     }
 
 
@@ -32,25 +32,17 @@ def attribute_value(attribute: ir.Attr, names: Mapping[ir.Node, str] | None = No
     """Return one attribute as plain data; for a body, the names of its nodes."""
     if attribute.is_ref():
         return f"attribute {attribute.ref_attr_name} of the function"
+    value = attribute.value
     match attribute.type:
-        case ir.AttributeType.FLOAT:
-            return scalar(attribute.as_float())
-        case ir.AttributeType.INT:
-            return attribute.as_int()
-        case ir.AttributeType.STRING:
-            return attribute.as_string()
-        case ir.AttributeType.FLOATS:
-            return tuple(map(scalar, attribute.as_floats()))
-        case ir.AttributeType.INTS:
-            return tuple(attribute.as_ints())
-        case ir.AttributeType.STRINGS:
-            return tuple(attribute.as_strings())
-        case ir.AttributeType.TENSOR:
-            return tensor_value(attribute.as_tensor())
-        case ir.AttributeType.GRAPH:
-            return BodyValue(_inside([attribute.as_graph()], names))
-        case ir.AttributeType.GRAPHS:
-            return BodyValue(_inside(attribute.as_graphs(), names))
+        case _A.FLOAT | _A.INT | _A.STRING:
+            return scalar(value)
+        case _A.FLOATS | _A.INTS | _A.STRINGS:
+            return tuple(map(scalar, value))
+        case _A.TENSOR:
+            return tensor_value(value)
+        case _A.GRAPH | _A.GRAPHS:
+            graphs: Sequence[ir.Graph] = (value,) if attribute.type == _A.GRAPH else value
+            return BodyValue(tuple(names[node] for graph in graphs for node in graph) if names is not None else ())
         case other:
             return f"({other.name.lower()})"  # types, sparse tensors and lists of tensors: rare, and never weights
 
@@ -64,10 +56,6 @@ def default_attributes(domain: str, op_type: str, version: int) -> Mapping[str, 
         return {}
     protos = {name: attribute.default_value for name, attribute in schema.attributes.items()}
     return {name: ir.from_proto(proto) for name, proto in protos.items() if proto.type}
-
-
-def _inside(graphs: Iterable[ir.Graph], names: Mapping[ir.Node, str] | None) -> tuple[str, ...]:
-    return tuple(names[node] for graph in graphs for node in graph) if names is not None else ()
 
 
 def tensor_value(tensor: ir.TensorProtocol) -> TensorValue:
