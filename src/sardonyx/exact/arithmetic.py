@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -21,43 +22,30 @@ from sardonyx.exact.call import (
     both,
     defines,
     dtype_of,
+    moved,
     numpy_type,
-)
+)  # fmt: skip
 from sardonyx.exact.reals import FUNCTIONS, Numbers, Real, chosen, snapped
-
-
-def _scalar(number: Any, like: Real) -> Real:
-    return Real.of(np.array(number, np.float64), like.dtype)
 
 
 def _divided(a: Array, b: Array) -> Array:
     """Divide integers as C does: towards zero."""
     if bool(np.any(b == 0)):
         raise Invalid("a division of integers by 0")
-    quotient = np.floor_divide(np.abs(a.astype(object)), np.abs(b.astype(object))) if a.dtype == np.uint64 else None
-    if quotient is not None:
-        return quotient.astype(a.dtype)
     floor = np.floor_divide(a, b)
     return np.where((floor < 0) & (floor * b != a), floor + 1, floor).astype(a.dtype)
-
-
-_BINARY: dict[str, tuple[Callable[[Numbers, Real, Real], Real], Callable[[Array, Array], Array]]] = {
-    "Add": (Numbers.add, np.add),
-    "Sub": (Numbers.subtract, np.subtract),
-    "Mul": (Numbers.multiply, np.multiply),
-    "Div": (Numbers.divide, _divided),
-    "Max": (Numbers.largest, np.maximum),
-    "Min": (Numbers.smallest, np.minimum),
-}
 
 
 def combined(call: Call, name: str, a: Value, b: Value) -> Value:
     """Return the result of a binary operator on two tensors."""
     a, b = both(a, b)
-    on_reals, on_integers = _BINARY[name]
+    operations: dict[str, Callable[[Any, Any], Any]] = {"Add": operator.add, "Sub": operator.sub, "Mul": operator.mul}
+    if isinstance(a, Real):
+        operations |= {"Div": Real.__truediv__, "Max": call.numbers.largest, "Min": call.numbers.smallest}
+    else:
+        operations |= {"Div": _divided, "Max": np.maximum, "Min": np.minimum}
     try:
-        with np.errstate(all="ignore"):
-            return on_reals(call.numbers, a, b) if isinstance(a, Real) else on_integers(a, b)
+        return operations[name](a, b)
     except ValueError as error:
         raise Invalid(str(error)) from None
 
@@ -68,39 +56,26 @@ def _placed(call: Call, a: Value, b: Value) -> Value:
     if not call.get("broadcast", 0) or axis is None:
         return b
     sizes = (*b.shape, *[1] * (len(a.shape) - axis - len(b.shape)))
-    return b.moved(lambda x: x.reshape(sizes)) if isinstance(b, Real) else b.reshape(sizes)
+    return moved(b, lambda x: x.reshape(sizes))
 
 
 @defines("Max", "Min", "Sum", "Mean")
 def _variadic(call: Call) -> Value:
     name = {"Sum": "Add", "Mean": "Add"}.get(call.node.op_type, call.node.op_type)
     result = functools.reduce(lambda a, b: combined(call, name, a, b), call.operands)
-    if call.node.op_type == "Mean":
-        return call.numbers.divide(result, _scalar(len(call.operands), result))
-    return result
+    return result / len(call.operands) if call.node.op_type == "Mean" else result
 
 
-@defines("Neg", "Abs", "Sign", "Reciprocal", "Sqrt", "Relu")
-def _unary(call: Call) -> Value:
-    """Return a function of each element that needs no random one."""
-    name, x, numbers = call.node.op_type, call[0], call.numbers
+@defines("Abs", "Relu", "Sign")
+def _against_zero(call: Call) -> Value:
+    name, x, n = call.node.op_type, call[0], call.numbers
     if not isinstance(x, Real):
-        whole: dict[str, Callable[[Array], Array]] = {"Neg": np.negative, "Abs": np.abs, "Sign": np.sign}
-        whole["Relu"] = lambda v: np.maximum(v, 0)
-        return whole[name](x).astype(x.dtype)
-    zero = _scalar(0.0, x)
-    if name == "Neg":
-        return numbers.negative(x)
-    if name == "Reciprocal":
-        return numbers.divide(_scalar(1.0, x), x)
-    if name == "Sqrt":
-        return numbers.root(x)
-    if name == "Relu":
-        return numbers.largest(x, zero)
-    if name == "Abs":
-        return numbers.largest(x, numbers.negative(x))
-    positive, negative = numbers.less(zero, x), numbers.less(x, zero)
-    return Real.of(positive.astype(np.int64) - negative, x.dtype)
+        whole = np.maximum(x, 0) if name == "Relu" else np.abs(x) if name == "Abs" else np.sign(x)
+        return whole.astype(x.dtype)
+    zero = x.like(0)
+    if name == "Sign":
+        return Real.of(n.less(zero, x).astype(np.int64) - n.less(x, zero), x.dtype)
+    return n.largest(x, -x if name == "Abs" else zero)
 
 
 @defines("Pow")
@@ -125,25 +100,20 @@ def _modulo(call: Call) -> Value:
         if bool(np.any(b == 0)):
             raise Invalid("a division of integers by 0")
         return np.fmod(a, b) if call.get("fmod", 0) else np.mod(a, b)
-    numbers = call.numbers
-    quotient = numbers.divide(a, b)
-    whole = numbers.whole("Floor", quotient)
+    n, quotient = call.numbers, a / b
+    whole = n.whole("Floor", quotient)
     if call.get("fmod", 0):
-        whole = chosen(numbers.less(quotient, _scalar(0.0, a)), numbers.whole("Ceil", quotient), whole)
-    return numbers.subtract(a, numbers.multiply(whole, b))
+        whole = chosen(n.less(quotient, a.like(0)), n.whole("Ceil", quotient), whole)
+    return a - whole * b
 
 
 @defines("Clip")
 def _clip(call: Call) -> Value:
     x = call[0]
-    for index, name, default in ((1, "Max", "min"), (2, "Min", "max")):
-        bound = call[index]
-        if call.get(default) is not None:
-            bound = call.numbers.attribute(call.get(default), x.dtype)
+    for index, name, key in ((1, "Max", "min"), (2, "Min", "max")):
+        bound = call[index] if call.get(key) is None else call.numbers.attribute(call.get(key), x.dtype)
         if bound is not None:
-            x = combined(
-                call, name, x, bound.moved(lambda v: v.reshape(())) if isinstance(bound, Real) else bound.reshape(())
-            )
+            x = combined(call, name, x, moved(bound, lambda v: v.reshape(())))
     return x
 
 
@@ -153,35 +123,30 @@ def _clip(call: Call) -> Value:
 def _activation(call: Call) -> Value:
     """Return an activation of each element; the standard gives these definitions."""
     name, x, n = call.node.op_type, call.real(0), call.numbers
-    zero, one = _scalar(0.0, x), _scalar(1.0, x)
+    zero = x.like(0)
 
     def attribute(key: str, default: float) -> Real:
         return n.attribute(call.get(key, default), x.dtype)
 
-    def exp_minus_one(value: Real) -> Real:
-        return n.subtract(n.apply("Exp", value), one)
-
     if name in ("LeakyRelu", "PRelu"):
         slope = attribute("alpha", 0.01) if name == "LeakyRelu" else call.real(1)
-        return chosen(n.less(x, zero), n.multiply(slope, x), x)
+        return chosen(n.less(x, zero), slope * x, x)
     if name == "ThresholdedRelu":
         return chosen(n.less(attribute("alpha", 1.0), x), x, zero)
     if name in ("Elu", "Celu", "Selu"):
         alpha = attribute("alpha", 1.67326319217681884765625 if name == "Selu" else 1.0)
-        below = n.multiply(alpha, exp_minus_one(n.divide(x, alpha) if name == "Celu" else x))
+        below = alpha * (n.apply("Exp", x / alpha if name == "Celu" else x) - 1)
         result = chosen(n.less(x, zero), below, x)
-        return n.multiply(attribute("gamma", 1.05070102214813232421875), result) if name == "Selu" else result
+        return attribute("gamma", 1.05070102214813232421875) * result if name == "Selu" else result
     if name in ("HardSigmoid", "HardSwish"):
         swish = name == "HardSwish"  # of which 1 / 6 is exactly that
-        alpha = n.divide(one, _scalar(6.0, x)) if swish else attribute("alpha", 0.2)
-        beta = _scalar(0.5, x) if swish else attribute("beta", 0.5)
-        gate = n.smallest(n.largest(n.add(n.multiply(alpha, x), beta), zero), one)
-        return n.multiply(x, gate) if swish else gate
+        alpha, beta = (1 / x.like(6), x.like(0.5)) if swish else (attribute("alpha", 0.2), attribute("beta", 0.5))
+        gate = n.smallest(n.largest(alpha * x + beta, zero), x.like(1))
+        return x * gate if swish else gate
     if name == "Softsign":
-        return n.divide(x, n.add(one, n.largest(x, n.negative(x))))
+        return x / (n.largest(x, -x) + 1)
     bias, limit = attribute("bias", 0.0), attribute("lambd", 0.5)
-    low, high = n.less(x, n.negative(limit)), n.less(limit, x)
-    return chosen(low, n.add(x, bias), chosen(high, n.subtract(x, bias), zero))
+    return chosen(n.less(x, -limit), x + bias, chosen(n.less(limit, x), x - bias, zero))
 
 
 @defines("And", "Or", "Xor", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitShift")
@@ -261,32 +226,28 @@ def _axes(call: Call, rank: int) -> tuple[int, ...] | None:
 
 @defines("ReduceSum", "ReduceMean", "ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp")
 def _reduce_sum(call: Call) -> Value:
-    name, x, numbers = call.node.op_type, call[0], call.numbers
+    name, x, n = call.node.op_type, call[0], call.numbers
     axes, keepdims = _axes(call, len(x.shape)), bool(call.get("keepdims", 1))
     if not isinstance(x, Real):
-        if name not in ("ReduceSum", "ReduceSumSquare") or axes is None:
-            return x if axes is None else _refuse(call)
+        if axes is None:
+            return x
+        if name not in ("ReduceSum", "ReduceSumSquare"):
+            raise Undecided(f"{name} of integers")
         return np.sum(x if name == "ReduceSum" else x * x, axis=axes, keepdims=keepdims, dtype=x.dtype)
-    terms = x
     if name in ("ReduceSumSquare", "ReduceL2"):
-        terms = numbers.multiply(x, x)
+        x = x * x
     elif name == "ReduceL1":
-        terms = numbers.largest(x, numbers.negative(x))
+        x = n.largest(x, -x)
     elif name == "ReduceLogSumExp":
-        terms = numbers.apply("Exp", x)
+        x = n.apply("Exp", x)
     if axes is None:
-        return terms
-    result = numbers.total(terms, axes, keepdims=keepdims)
+        return x
+    result = x.total(axes, keepdims=keepdims)
     if name == "ReduceMean":
-        count = np.prod([x.shape[axis] for axis in axes], dtype=np.int64)
-        return numbers.divide(result, Real.of(np.array(count), x.dtype))
+        return result / math.prod(x.shape[axis] for axis in axes)
     if name == "ReduceL2":
-        return numbers.root(result)
-    return numbers.apply("Log", result) if name.startswith("ReduceLog") else result
-
-
-def _refuse(call: Call) -> Value:
-    raise Undecided(f"{call.node.op_type} of integers")
+        return result.root()
+    return n.apply("Log", result) if name.startswith("ReduceLog") else result
 
 
 @defines("ReduceMax", "ReduceMin")
@@ -320,8 +281,11 @@ def _reduce_product(call: Call) -> Value:
         return x
     if not isinstance(x, Real):
         return np.prod(x, axis=axes, keepdims=keepdims, dtype=x.dtype)
-    result = functools.reduce(call.numbers.product, axes, x)
-    return result if keepdims else result.moved(lambda v: v.squeeze(axes))
+    for axis in axes:
+        factors = [x.moved(lambda v, at=at, axis=axis: np.take(v, [at], axis)) for at in range(x.shape[axis])]
+        one = Real.of(np.ones([1 if i == axis else size for i, size in enumerate(x.shape)]), x.dtype)
+        x = functools.reduce(operator.mul, factors, one)
+    return x if keepdims else x.moved(lambda v: v.squeeze(axes))
 
 
 @defines("ArgMax", "ArgMin")
@@ -369,11 +333,9 @@ def _cumulative_sum(call: Call) -> Value:
         rolled[(slice(None),) * axis + (slice(0, 1),)] = 0
         return rolled
 
-    if not isinstance(x, Real):
-        sums = np.cumsum(flipped(x), axis, dtype=x.dtype)
-        return flipped(later(sums) if exclusive else sums)
-    sums = call.numbers.running_total(x.moved(flipped), axis)
-    return (sums.moved(later) if exclusive else sums).moved(flipped)
+    x = moved(x, flipped)
+    sums = x.running_total(axis) if isinstance(x, Real) else np.cumsum(x, axis, dtype=x.dtype)
+    return moved(moved(sums, later) if exclusive else sums, flipped)
 
 
 @defines("Softmax", "LogSoftmax", "Hardmax")
@@ -394,12 +356,10 @@ def _softmax(call: Call) -> Value:
     # Any number of the row would do in place of the largest; the largest double keeps masked elements at 0.
     places = np.expand_dims(np.argmax(x.doubles, axis), axis)
     highest = x.moved(lambda v: np.take_along_axis(v, places, axis))
-    with np.errstate(invalid="ignore"):
-        powers = numbers.apply("Exp", numbers.subtract(x, highest))
-        total = numbers.total(powers, (axis,), keepdims=True)
-        result = numbers.divide(powers, total)
-        if call.node.op_type == "LogSoftmax":
-            result = numbers.subtract(numbers.subtract(x, highest), numbers.apply("Log", total))
+    powers = numbers.apply("Exp", x - highest)
+    total = powers.total(axis, keepdims=True)
+    log = call.node.op_type == "LogSoftmax"
+    result = x - highest - numbers.apply("Log", total) if log else powers / total
     return result.moved(lambda v: v.reshape(shape))
 
 
@@ -408,4 +368,7 @@ defines("Add", "Sub", "Mul", "Div")(
 )
 defines(*FUNCTIONS)(lambda call: call.numbers.apply(call.node.op_type, call.real(0)))
 defines("Floor", "Ceil", "Round")(lambda call: call.numbers.whole(call.node.op_type, call.real(0)))
+defines("Neg")(lambda call: -call[0])
+defines("Reciprocal")(lambda call: 1 / call.real(0))
+defines("Sqrt")(lambda call: call.real(0).root())
 defines("Not", "BitwiseNot")(lambda call: np.invert(call[0]))

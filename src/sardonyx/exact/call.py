@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
+from msgspec import Struct
 from onnx import TensorProto, helper
 
 from sardonyx.exact.reals import Numbers, Real, Undecided
@@ -22,22 +23,16 @@ class Invalid(Exception):
     """The operands do not fit the operator."""
 
 
-class Call:
+class Call(Struct, frozen=True):
     """An operator with its operands."""
 
-    def __init__(
-        self,
-        node: onnx.NodeProto,
-        operands: Sequence[Value],
-        attributes: Mapping[str, Any],
-        opset: int,
-        numbers: Numbers,
-        run: Callable[[onnx.GraphProto, Sequence[Value]], list[Value]],
-        standard: Callable[[str, Sequence[Value], Mapping[str, Any]], Sequence[Value]],
-    ) -> None:
-        """Describe one call; `run` evaluates a body on its inputs, `standard` another operator."""
-        self.node, self.operands, self.attributes = node, operands, attributes
-        self.opset, self.numbers, self.run, self._standard = opset, numbers, run, standard
+    node: onnx.NodeProto
+    operands: Sequence[Value]
+    attributes: Mapping[str, Any]
+    opset: int
+    numbers: Numbers
+    run: Callable[[onnx.GraphProto, Sequence[Value]], list[Value]]  # evaluates a body on its inputs
+    standard: Callable[[str, Sequence[Value], Mapping[str, Any]], Sequence[Value]]  # evaluates another operator
 
     def __getitem__(self, index: int) -> Value:
         """Return an operand, or None if it is left out."""
@@ -67,7 +62,7 @@ class Call:
 
     def op(self, name: str, *operands: Value, **attributes: Any) -> Value:
         """Return the first output of a standard operator."""
-        return self._standard(name, operands, attributes)[0]
+        return self.standard(name, operands, attributes)[0]
 
     def text(self, name: str, default: str) -> str:
         """Return an attribute that is a string."""

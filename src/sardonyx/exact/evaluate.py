@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, defs, helper
 
 from sardonyx.exact import arithmetic, moves, products
@@ -30,23 +31,22 @@ def _activated(call: Call, x: Value, *, parameters: str) -> Value:
     name = call.text("activation", "")
     if not name:
         return x
-    known = {"LeakyRelu": ("alpha",), "HardSigmoid": ("alpha", "beta")}.get(name, ())
-    if parameters == "activation_params":
-        given: dict[str, Any] = dict(zip(known, call.get(parameters) or (), strict=False))
-    else:
-        given = {key: call.get(f"activation_{key}") for key in known if call.get(f"activation_{key}") is not None}
     if name == "Clip":
-        low, high = call.get(parameters)
-        bounds = (call.numbers.attribute(bound, x.dtype) for bound in (low, high))
-        return call.op("Clip", x, *bounds)
-    return call.op(name, x, **given)
+        return call.op("Clip", x, *(call.numbers.attribute(bound, x.dtype) for bound in call.get(parameters)))
+    known = {"LeakyRelu": ("alpha",), "HardSigmoid": ("alpha", "beta")}.get(name, ())
+    listed = (
+        call.get(parameters) or ()
+        if parameters == "activation_params"
+        else [call.get(f"activation_{key}") for key in known]
+    )
+    return call.op(name, x, **{key: number for key, number in zip(known, listed, strict=False) if number is not None})
 
 
 @defines(_DOMAIN + "FusedConv")
 def _fused_conv(call: Call) -> Value:
     """Return a convolution, plus a tensor, then an activation."""
     x = convolved(call, call.real(0), call.real(1), None if call[2] is None else call.real(2))
-    x = x if call[3] is None else call.numbers.add(x, call.real(3))
+    x = x if call[3] is None else x + call.real(3)
     return _activated(call, x, parameters="activation_params")
 
 
@@ -64,14 +64,13 @@ def _fused_matmul(call: Call) -> Value:
         turned(call.real(index)) if call.get(name, 0) else call.real(index)
         for index, name in enumerate(("transA", "transB"))
     )
-    scale = call.numbers.attribute(call.get("alpha", 1.0), a.dtype)
-    return call.numbers.multiply(call.op("MatMul", a, b), scale)
+    return call.op("MatMul", a, b) * call.numbers.attribute(call.get("alpha", 1.0), a.dtype)
 
 
 @defines(_DOMAIN + "BiasGelu", _DOMAIN + "FastGelu")
 def _bias_gelu(call: Call) -> Value:
     """Return the Gelu of a sum; FastGelu is its form with tanh."""
-    x = call.real(0) if call[1] is None else call.numbers.add(call.real(0), call.real(1))
+    x = call.real(0) if call[1] is None else call.real(0) + call.real(1)
     return call.op("Gelu", x, approximate="tanh" if call.node.op_type == "FastGelu" else "none")
 
 
@@ -79,17 +78,16 @@ def _bias_gelu(call: Call) -> Value:
 def _quick_gelu(call: Call) -> Value:
     """Return x times the sigmoid of alpha · x."""
     x, n = call.real(0), call.numbers
-    alpha = n.attribute(call.get("alpha", 1.702), x.dtype)
-    return n.multiply(x, n.apply("Sigmoid", n.multiply(alpha, x)))
+    return x * n.apply("Sigmoid", n.attribute(call.get("alpha", 1.702), x.dtype) * x)
 
 
 @defines(_DOMAIN + "SkipLayerNormalization", _DOMAIN + "SkipSimplifiedLayerNormalization")
 def _skip_norm(call: Call) -> Value:
     """Return the normalization of a sum, and the sum as the last of four outputs."""
-    n, simplified = call.numbers, call.node.op_type == "SkipSimplifiedLayerNormalization"
-    total = n.add(call.real(0), call.real(1))
+    simplified = call.node.op_type == "SkipSimplifiedLayerNormalization"
+    total = call.real(0) + call.real(1)
     bias = call[3 if simplified else 4]
-    total = total if bias is None else n.add(total, bias)
+    total = total if bias is None else total + bias
     epsilon = call.get("epsilon", 1e-5 if simplified else 1e-12)
     if simplified:
         result = call.op("RMSNormalization", total, call[2], epsilon=epsilon)
@@ -104,9 +102,8 @@ def _packed_attention(call: Call) -> Value:
     """Return attention of one tensor to itself; queries, keys and values come from one product."""
     if call[3] is not None or call[4] is not None or call.get("unidirectional", 0) or call.get("do_rotary", 0):
         raise Undecided("packed Attention with an index mask, a past or an order")
-    x, n, heads = call.real(0), call.numbers, call.get("num_heads")
-    packed = n.matmul(x, call.real(1))
-    packed = packed if call[2] is None else n.add(packed, call.real(2))
+    heads, packed = call.get("num_heads"), call.numbers.matmul(call.real(0), call.real(1))
+    packed = packed if call[2] is None else packed + call.real(2)
     width = packed.shape[-1]
     sizes = list(call.get("qkv_hidden_sizes") or [width // 3] * 3)
     ends = np.cumsum([0, *sizes])
@@ -223,25 +220,34 @@ class Evaluator:
             inner.update(zip(found.inputs, inputs, strict=True))
             return self._outputs(found, inner, outer)
 
-        call = Call(step.node, operands, attributes, opset, self.numbers, body, self.standard)
-        if step.key in _CONTROL:
-            return _CONTROL[step.key](call)
         definition = DEFINITIONS.get(step.key)
         if definition is None:
-            function = None if step.domain else _standard_body(step.node, operands, attributes, opset)
-            if function is None:
-                raise Undecided(f"{step.key} has no definition")
-            try:
-                return self._function(function, operands, {**_defaults(step.key, opset), **attributes})
-            except Invalid as error:
-                if any(value is not None and 0 in value.shape for value in operands):
-                    raise Undecided(f"the standard's body of {step.key} does not take empty tensors") from error
-                raise
+            return self._by_standard(step, operands, attributes, opset)
         try:
-            result: Any = definition(call)
+            result: Any = definition(Call(step.node, operands, attributes, opset, self.numbers, body, self.standard))
         except (ValueError, IndexError, ArithmeticError, RuntimeError) as error:
             raise Invalid(f"{step.key}: {error}") from error
         return cast("tuple[Value, ...]", result) if isinstance(result, tuple) else (result,)
+
+    def _by_standard(
+        self, step: _Step, operands: Sequence[Value], attributes: Mapping[str, Any], opset: int
+    ) -> list[Value]:
+        """Evaluate the body that the standard defines an operator by."""
+        schema = None if step.domain else _schema(step.operator, opset)
+        if schema is not None and schema.has_function:
+            body = _standard_body(step.operator, opset)
+        elif schema is not None and schema.has_context_dependent_function:
+            types = tuple(_type(value).SerializeToString() for value in operands)
+            plain = helper.make_node(step.operator, step.inputs, step.outputs, **attributes)  # without references
+            body = _standard_body(step.operator, opset, plain.SerializeToString(), types)
+        else:
+            raise Undecided(f"{step.key} has no definition")
+        try:
+            return self._function(body, operands, attributes)
+        except Invalid as error:
+            if any(value is not None and 0 in value.shape for value in operands):
+                raise Undecided(f"the standard's body of {step.key} does not take empty tensors") from error
+            raise
 
     def standard(self, name: str, operands: Sequence[Value], attributes: Mapping[str, Any]) -> Sequence[Value]:
         """Evaluate a standard operator, such as one that a definition calls."""
@@ -282,50 +288,23 @@ def _step(node: NodeProto, functions: Mapping[tuple[str, str], FunctionProto]) -
 
 
 @functools.cache
-def _defaults(op_type: str, opset: int) -> dict[str, Any]:
-    schema = defs.get_schema(op_type, opset, "")
-    return {
-        name: helper.get_attribute_value(attribute.default_value)
-        for name, attribute in schema.attributes.items()
-        if attribute.default_value.type != AttributeProto.UNDEFINED
-    }
-
-
-def _standard_body(
-    node: NodeProto, operands: Sequence[Value], attributes: Mapping[str, Any], opset: int
-) -> _Body | None:
-    """Return the body that the standard defines an operator by."""
-    has_body, depends = _has_body(node.op_type, opset)
-    if has_body:
-        return _plain_body(node.op_type, opset)
-    if not depends:
-        return None
-    types = tuple(_type(value).SerializeToString() for value in operands)
-    plain = helper.make_node(node.op_type, node.input, node.output, **attributes)  # without references
-    return _body_for(node.op_type, opset, plain.SerializeToString(), types)
-
-
-@functools.cache
-def _has_body(op_type: str, opset: int) -> tuple[bool, bool]:
-    """Return whether the standard has a body for an operator, and whether it has one that depends on the operands."""
+def _schema(op_type: str, opset: int) -> Any:  # its stub does not know function bodies
     try:
-        schema: Any = defs.get_schema(op_type, opset, "")  # whose stubs do not know function bodies
+        return defs.get_schema(op_type, opset, "")
     except defs.SchemaError:
-        return False, False
-    return schema.has_function, schema.has_context_dependent_function
-
-
-@functools.cache
-def _plain_body(op_type: str, opset: int) -> _Body:
-    schema: Any = defs.get_schema(op_type, opset, "")
-    return _read(schema.function_body, {}, {})
+        return None
 
 
 @functools.lru_cache(512)
-def _body_for(op_type: str, opset: int, node: bytes, types: tuple[bytes, ...]) -> _Body:
-    """Return a body that depends on the attributes, and on which operands there are."""
-    schema: Any = defs.get_schema(op_type, opset, "")
-    return _read(FunctionProto.FromString(schema.get_context_dependent_function(node, list(types))), {}, {})
+def _standard_body(op_type: str, opset: int, node: bytes = b"", types: tuple[bytes, ...] = ()) -> _Body:
+    """Return the body by which the standard defines an operator; some depend on its attributes and operands."""
+    schema = _schema(op_type, opset)
+    body = schema.function_body
+    if node:
+        body = FunctionProto.FromString(schema.get_context_dependent_function(node, list(types)))
+    given = {name: each.default_value for name, each in schema.attributes.items()}
+    defaults = {k: helper.get_attribute_value(v) for k, v in given.items() if v.type != AttributeProto.UNDEFINED}
+    return replace(_read(body, {}, {}), defaults=defaults)
 
 
 def _type(value: Value) -> TypeProto:
@@ -336,12 +315,8 @@ def _type(value: Value) -> TypeProto:
     return helper.make_tensor_type_proto(dtype_of(value), value.shape)
 
 
-def _if(call: Call) -> Sequence[Value]:
-    branch = call.get("then_branch") if bool(np.all(call[0])) else call.get("else_branch")
-    return call.run(branch, [])
-
-
-def _loop(call: Call) -> Sequence[Value]:
+@defines("Loop")
+def _loop(call: Call) -> tuple[Value, ...]:
     body: GraphProto = call.get("body")
     most, going, carried = call.integers(0), call[1], list(call.operands[2:])
     count = len(body.input) - 2
@@ -358,10 +333,11 @@ def _loop(call: Call) -> Sequence[Value]:
         step += 1
     if not step and collected:
         raise Undecided("a loop without steps")
-    return [*carried, *(_stacked(items) for items in collected)]
+    return (*carried, *map(_stacked, collected))
 
 
-def _scan(call: Call) -> Sequence[Value]:
+@defines("Scan")
+def _scan(call: Call) -> tuple[Value, ...]:
     body: GraphProto = call.get("body")
     scanned = call.get("num_scan_inputs")
     states, inputs = list(call.operands[:-scanned]), call.operands[-scanned:]
@@ -383,17 +359,15 @@ def _scan(call: Call) -> Sequence[Value]:
         states = results[: len(states)]
         for items, item in zip(collected, results[len(states) :], strict=True):
             items.append(item)
-    return [
-        *states,
-        *(_stacked(items[::-1] if back else items) for items, back in zip(collected, outward, strict=True)),
-    ]
+    outputs = (items[::-1] if back else items for items, back in zip(collected, outward, strict=True))
+    return (*states, *map(_stacked, outputs))
 
 
 def _stacked(items: Sequence[Value]) -> Value:
     return moves.concatenated([moves.moved(item, lambda x: x[None]) for item in items], 0)
 
 
-_CONTROL = {"If": _if, "Loop": _loop, "Scan": _scan}
+defines("If")(lambda call: tuple(call.run(call.get("then_branch" if np.all(call[0]) else "else_branch"), [])))
 
 
 def doubles(model: ModelProto, feeds: Mapping[str, Any]) -> list[Any] | None:

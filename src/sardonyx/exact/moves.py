@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,11 +41,10 @@ def tensor(numbers: Numbers, array: Array, dtype: int) -> Value:
 def constant(numbers: Numbers, proto: TensorProto) -> Value:
     """Return the value of a stored tensor."""
     array = numpy_helper.to_array(proto)
-    if proto.data_type == TensorProto.STRING:
-        return np.array(
-            [item.decode() if isinstance(item, bytes) else item for item in array.reshape(-1)], object
-        ).reshape(array.shape)
-    return tensor(numbers, array, proto.data_type)
+    if proto.data_type != TensorProto.STRING:
+        return tensor(numbers, array, proto.data_type)
+    texts = [item.decode() if isinstance(item, bytes) else item for item in array.reshape(-1)]
+    return np.array(texts, object).reshape(array.shape)
 
 
 @defines("Identity", "Dropout")
@@ -257,29 +257,18 @@ def _scattered(call: Call, data: Value, places: tuple[Array, ...], updates: Valu
         raise Undecided(f"{call.node.op_type} with {how}")
     both(data, updates)
     if operation is None:
-
-        def put(x: Array, y: Array) -> Array:
-            copy = np.array(x)
-            copy[places] = y
-            return copy
-
-        if isinstance(data, Real):
-            return Real(put(data.residues, updates.residues), put(data.doubles, updates.doubles), data.dtype)
-        return put(data, updates)
-    result = data
+        return _with(data, places, updates)
     for number in range(len(places[0])):  # one after another: an index may occur more than once
         place = tuple(axis[number] for axis in places)
-        old = moved(result, lambda x, place=place: x[place])
-        new = combined(call, operation, old, moved(updates, lambda x, number=number: x[number]))
-        result = _with(result, place, new)
-    return result
+        old, update = moved(data, operator.itemgetter(place)), moved(updates, operator.itemgetter(number))
+        data = _with(data, place, combined(call, operation, old, update))
+    return data
 
 
 def _with(data: Value, place: tuple[Any, ...], new: Value) -> Value:
+    """Return a tensor with other elements at some places."""
     if isinstance(data, Real):
-        packed, doubles = np.array(data.residues), np.array(data.doubles)
-        packed[place], doubles[place] = new.residues, new.doubles
-        return Real(packed, doubles, data.dtype)
+        return Real(_with(data.residues, place, new.residues), _with(data.doubles, place, new.doubles), data.dtype)
     copy = np.array(data)
     copy[place] = new
     return copy
@@ -314,11 +303,8 @@ def _pad(call: Call) -> Value:
 @defines("Where")
 def _where(call: Call) -> Value:
     a, b = both(call[1], call[2])
-    return (
-        chosen(call[0], a, b)
-        if isinstance(a, Real)
-        else np.where(np.asarray(call[0], np.bool_), np.asarray(a), np.asarray(b))
-    )
+    plain = np.asarray(call[0], np.bool_)
+    return chosen(plain, a, b) if isinstance(a, Real) else np.where(plain, np.asarray(a), np.asarray(b))
 
 
 @defines("Trilu")
@@ -334,17 +320,10 @@ def _trilu(call: Call) -> Value:
 def _depth_to_space(call: Call) -> Value:
     b, c, h, w = call[0].shape
     n = call.get("blocksize", 1)
-    if call.text("mode", "DCR") == "DCR":
-        return moved(
-            call[0],
-            lambda x: (
-                x.reshape(b, n, n, c // n**2, h, w).transpose(0, 3, 4, 1, 5, 2).reshape(b, c // n**2, h * n, w * n)
-            ),
-        )
-    return moved(
-        call[0],
-        lambda x: x.reshape(b, c // n**2, n, n, h, w).transpose(0, 1, 4, 2, 5, 3).reshape(b, c // n**2, h * n, w * n),
-    )
+    depth = c // n**2
+    columns_first = call.text("mode", "DCR") == "DCR"
+    sizes, order = ((n, n, depth), (0, 3, 4, 1, 5, 2)) if columns_first else ((depth, n, n), (0, 1, 4, 2, 5, 3))
+    return moved(call[0], lambda x: x.reshape(b, *sizes, h, w).transpose(order).reshape(b, depth, h * n, w * n))
 
 
 @defines("SpaceToDepth")
@@ -353,12 +332,8 @@ def _space_to_depth(call: Call) -> Value:
         raise Undecided("SpaceToDepth in another order")
     b, c, h, w = call[0].shape
     n = call.get("blocksize", 1)
-    return moved(
-        call[0],
-        lambda x: (
-            x.reshape(b, c, h // n, n, w // n, n).transpose(0, 3, 5, 1, 2, 4).reshape(b, c * n**2, h // n, w // n)
-        ),
-    )
+    apart, order, sizes = (b, c, h // n, n, w // n, n), (0, 3, 5, 1, 2, 4), (b, c * n**2, h // n, w // n)
+    return moved(call[0], lambda x: x.reshape(apart).transpose(order).reshape(sizes))
 
 
 @defines("ReverseSequence")
@@ -384,11 +359,8 @@ def _constant_of_shape(call: Call) -> Value:
 @defines("EyeLike")
 def _eye_like(call: Call) -> Value:
     dtype = call.get("dtype", dtype_of(call[0]))
-    return tensor(
-        call.numbers,
-        np.eye(*call[0].shape, k=call.get("k", 0), dtype=np.int64 if dtype in FLOATS else numpy_type(dtype)),
-        dtype,
-    )
+    kind = np.dtype(np.int64) if dtype in FLOATS else numpy_type(dtype)
+    return tensor(call.numbers, np.eye(*call[0].shape, k=call.get("k", 0), dtype=kind), dtype)
 
 
 @defines("Range")
@@ -397,7 +369,7 @@ def _count(call: Call) -> Value:
     if isinstance(start, Real):
         length = max(0, math.ceil((limit.doubles.item() - start.doubles.item()) / step.doubles.item()))
         steps = Real.of(np.arange(length, dtype=np.int64), start.dtype)
-        return call.numbers.add(start, call.numbers.multiply(steps, step))
+        return start + steps * step
     length = max(0, -(-(int(limit) - int(start)) // int(step)))
     return (int(start) + int(step) * np.arange(length, dtype=np.int64)).astype(start.dtype)
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from onnx import TensorProto
 
 from sardonyx.exact.arithmetic import converted, extreme
@@ -16,8 +18,8 @@ from sardonyx.exact.call import Array, Call, Invalid, Undecided, Value, defines
 from sardonyx.exact.reals import Numbers, Real, joined
 
 
-def _times(numbers: Numbers, x: Real, number: float) -> Real:
-    return x if number == 1.0 else numbers.multiply(numbers.attribute(number, x.dtype), x)
+def _times(n: Numbers, x: Real, number: float) -> Real:
+    return x if number == 1.0 else n.attribute(number, x.dtype) * x
 
 
 def turned(x: Real) -> Real:
@@ -50,7 +52,7 @@ def _gemm(call: Call) -> Value:
     a, b = call.real(0), call.real(1)
     result = product(n, turned(a) if call.get("transA", 0) else a, turned(b) if call.get("transB", 0) else b)
     result = _times(n, result, call.get("alpha", 1.0))
-    return result if call[2] is None else n.add(result, _times(n, call.real(2), call.get("beta", 1.0)))
+    return result if call[2] is None else result + _times(n, call.real(2), call.get("beta", 1.0))
 
 
 @defines("Einsum")
@@ -74,7 +76,7 @@ def _einsum(call: Call) -> Value:
         result, names = _contracted(call.numbers, result, names, other, theirs, kept), kept
     dropped = tuple(index for index, name in enumerate(names) if name not in right)
     if dropped:
-        result = call.numbers.total(result, dropped, keepdims=False)
+        result = result.total(dropped)
         names = "".join(name for name in names if name in right)
     return result.moved(lambda v: np.transpose(v, [names.index(name) for name in right]))
 
@@ -129,7 +131,7 @@ def _contracted(numbers: Numbers, a: Real, left: str, b: Real, right: str, kept:
     order = [*kept_axes, *(axis for axis in range(len(names)) if axis not in kept_axes)]
     result = result.moved(lambda v: np.transpose(v, order))
     extra = tuple(range(len(kept_axes), len(names)))
-    return numbers.total(result, extra, keepdims=False) if extra else result
+    return result.total(extra) if extra else result
 
 
 class _Window:
@@ -144,55 +146,34 @@ class _Window:
         pads = list(call.get("pads") or [0] * (2 * count))
         automatic = call.text("auto_pad", "NOTSET")
         self.before, self.after = pads[:count], pads[count:]
-        for axis, size in enumerate(spatial):
+        ceiling = bool(call.get("ceil_mode", 0))
+        self.extra = [0] * count  # beyond the last window where sizes are rounded up
+        self.sizes: list[int] = []
+        for axis, (size, step, reach) in enumerate(zip(spatial, self.strides, self.reach, strict=True)):
             if automatic in ("SAME_UPPER", "SAME_LOWER"):
-                step = self.strides[axis]
-                needed = max(0, (-(-size // step) - 1) * step + self.reach[axis] - size)
+                needed = max(0, (-(-size // step) - 1) * step + reach - size)
                 small, large = needed // 2, needed - needed // 2
                 upper = automatic == "SAME_UPPER"
                 self.before[axis], self.after[axis] = (small, large) if upper else (large, small)
             elif automatic == "VALID":
                 self.before[axis], self.after[axis] = 0, 0
-        ceiling = bool(call.get("ceil_mode", 0))
-        self.extra = [0] * count  # beyond the last window where sizes are rounded up
-        self.sizes: list[int] = []
-        for axis, size in enumerate(spatial):
-            spare = size + self.before[axis] + self.after[axis] - self.reach[axis]
+            spare = size + self.before[axis] + self.after[axis] - reach
             if spare < 0:
                 raise Invalid("a window is larger than the tensor")
-            step = self.strides[axis]
             out = spare // step + 1
             if ceiling and spare % step and out * step < size + self.before[axis]:
                 out += 1  # the last window starts inside the tensor or its first border
             self.extra[axis] = max(0, (out - 1) * step - spare)
             self.sizes.append(out)
 
-    def places(self) -> list[Array]:
-        """Return, for each axis, the padded positions of every window: [sizes, kernel]."""
-        return [
-            np.arange(out)[:, None] * step + np.arange(kernel)[None, :] * dilation
-            for out, step, kernel, dilation in zip(self.sizes, self.strides, self.kernel, self.dilations, strict=True)
-        ]
-
-    def padded(self, x: Real, fill: float = 0.0) -> Real:
-        """Return the tensor with its borders."""
-        widths = [(0, 0), (0, 0)]
-        widths += [(b, a + e) for b, a, e in zip(self.before, self.after, self.extra, strict=True)]
-        doubles = np.pad(x.doubles, widths, constant_values=fill)
-        return Real(np.pad(x.residues, widths), doubles, x.dtype)
-
     def rows(self, x: Real, fill: float = 0.0) -> Real:
         """Return [batch, channels, windows..., elements of a window]."""
-        count = len(self.sizes)
-        index: list[Array] = []
-        for axis, places in enumerate(self.places()):
-            shape = [1] * (2 * count)
-            shape[axis], shape[count + axis] = places.shape
-            index.append(places.reshape(shape))
-        padded = self.padded(x, fill)
-        return padded.moved(
-            lambda v: v[(slice(None), slice(None), *index)].reshape(*v.shape[:2], *self.sizes, math.prod(self.kernel))
-        )
+        widths = [(0, 0), (0, 0)]
+        widths += [(b, a + e) for b, a, e in zip(self.before, self.after, self.extra, strict=True)]
+        padded = Real(np.pad(x.residues, widths), np.pad(x.doubles, widths, constant_values=fill), x.dtype)
+        axes, shape = tuple(range(2, x.ndim)), (*x.shape[:2], *self.sizes, math.prod(self.kernel))
+        steps = (..., *(slice(None, None, step) for step in (*self.strides, *self.dilations)))
+        return padded.moved(lambda v: sliding_window_view(v, self.reach, axes)[steps].reshape(shape))
 
 
 def convolved(call: Call, x: Real, weight: Real, bias: Real | None) -> Real:
@@ -205,16 +186,11 @@ def convolved(call: Call, x: Real, weight: Real, bias: Real | None) -> Real:
     rows = window.rows(x)  # [b, c, out..., k]
     batch, out = x.shape[0], math.prod(window.sizes)
     size = math.prod(weight.shape[2:])
-    left = rows.moved(
-        lambda v: (
-            v.reshape(batch, groups, channels, out, size)
-            .transpose(0, 1, 3, 2, 4)
-            .reshape(batch, groups, out, channels * size)
-        )
-    )
+    apart, together = (batch, groups, channels, out, size), (batch, groups, out, channels * size)
+    left = rows.moved(lambda v: v.reshape(apart).transpose(0, 1, 3, 2, 4).reshape(together))
     right = weight.moved(lambda v: v.reshape(groups, v.shape[0] // groups, channels * size).transpose(0, 2, 1))
     result = n.matmul(left, right).moved(lambda v: np.swapaxes(v, 2, 3).reshape(batch, weight.shape[0], *window.sizes))
-    return result if bias is None else n.add(result, _per_channel(bias, result.ndim))
+    return result if bias is None else result + _per_channel(bias, result.ndim)
 
 
 def _per_channel(x: Real, rank: int) -> Real:
@@ -242,9 +218,8 @@ def _conv_transpose(call: Call) -> Value:
             if total < 0:
                 raise Undecided("ConvTranspose to a larger shape")
             small = total // 2
-            pads[axis], pads[axis + count] = (
-                (small, total - small) if automatic == "SAME_UPPER" else (total - small, small)
-            )
+            upper = automatic == "SAME_UPPER"
+            pads[axis], pads[axis + count] = (small, total - small) if upper else (total - small, small)
     batch, width = x.shape[0], weight.shape[1]
     left = x.moved(lambda v: v.reshape(batch, groups, -1, math.prod(spatial)).swapaxes(2, 3))
     right = weight.moved(lambda v: v.reshape(groups, -1, width * math.prod(kernel)))
@@ -253,26 +228,18 @@ def _conv_transpose(call: Call) -> Value:
     spread = spread.moved(lambda v: v.transpose(order).reshape(batch, groups * width, *spatial, *kernel))
     result = Real.of(np.zeros((batch, groups * width, *full)), x.dtype)
     for place in itertools.product(*map(range, kernel)):
-        part = spread.moved(lambda v, place=place: v[(..., *place)])
-        at = tuple(
-            slice(p * d, p * d + s * (i - 1) + 1, s)
-            for p, d, s, i in zip(place, dilations, strides, spatial, strict=True)
-        )
-        result = n.add(result, _spread(part, result.shape, at))
+        starts = [step * dilation for step, dilation in zip(place, dilations, strict=True)]
+        at = tuple(slice(a, a + s * (i - 1) + 1, s) for a, s, i in zip(starts, strides, spatial, strict=True))
+
+        def put(v: Array, place: tuple[int, ...] = place, at: tuple[slice, ...] = at) -> Array:
+            zeros = np.zeros((batch, groups * width, *full), v.dtype)
+            zeros[(slice(None), slice(None), *at)] = v[(..., *place)]
+            return zeros
+
+        result = result + spread.moved(put)
     crop = tuple(slice(pads[axis], full[axis] - pads[axis + count]) for axis in range(count))
     result = result.moved(lambda v: v[(slice(None), slice(None), *crop)])
-    return result if call[2] is None else n.add(result, _per_channel(call.real(2), result.ndim))
-
-
-def _spread(part: Real, shape: tuple[int, ...], at: tuple[slice, ...]) -> Real:
-    """Return zeros with a part at some places."""
-
-    def put(v: Array) -> Array:
-        zeros = np.zeros(shape, v.dtype)
-        zeros[(slice(None), slice(None), *at)] = v
-        return zeros
-
-    return part.moved(put)
+    return result if call[2] is None else result + _per_channel(call.real(2), result.ndim)
 
 
 @defines("AveragePool", "MaxPool", "LpPool")
@@ -286,70 +253,62 @@ def _pool(call: Call) -> Value:
         return extreme(n, rows, (rows.ndim - 1,), keepdims=False)
     rows = window.rows(x)
     if name == "LpPool":
-        p = Real.of(np.array(call.get("p", 2)), x.dtype)
-        powers = n.power(n.largest(rows, n.negative(rows)), p)
-        return n.power(n.total(powers, (rows.ndim - 1,), keepdims=False), n.divide(Real.of(np.array(1), x.dtype), p))
+        p = x.like(call.get("p", 2))
+        return n.power(n.power(n.largest(rows, -rows), p).total(-1), 1 / p)
     ones = np.ones((1, 1, *x.shape[2:]))
     counted = Real.of(ones, x.dtype)
     if call.get("count_include_pad", 0):
         widths = [(0, 0), (0, 0), *zip(window.before, window.after, strict=True)]
         counted = Real.of(np.pad(ones, widths, constant_values=1), x.dtype)
         window.before, window.after = [0] * len(window.before), [0] * len(window.after)
-    counts = n.total(window.rows(counted), (rows.ndim - 1,), keepdims=False)
-    return n.divide(n.total(rows, (rows.ndim - 1,), keepdims=False), counts)
+    return rows.total(-1) / window.rows(counted).total(-1)
 
 
 @defines("GlobalAveragePool", "GlobalMaxPool")
 def _global_pool(call: Call) -> Value:
-    x, n = call.real(0), call.numbers
+    x = call.real(0)
     axes = tuple(range(2, x.ndim))
-    if call.node.op_type == "GlobalMaxPool":
-        return extreme(n, x, axes, keepdims=True)
-    count = math.prod(x.shape[2:])
-    return n.divide(n.total(x, axes, keepdims=True), Real.of(np.array(count), x.dtype))
+    return extreme(call.numbers, x, axes, keepdims=True) if call.node.op_type == "GlobalMaxPool" else _mean(x, axes)
+
+
+def _mean(x: Real, axes: tuple[int, ...]) -> Real:
+    return x.total(axes, keepdims=True) / math.prod(x.shape[axis] for axis in axes)
 
 
 @defines("BatchNormalization")
 def _batch_normalization(call: Call) -> Value:
     if call.get("training_mode", 0) or len([name for name in call.node.output if name]) > 1:
         raise Undecided("BatchNormalization in training mode")
-    n, x = call.numbers, call.real(0)
+    x = call.real(0)
     scale, shift, mean, variance = (_per_channel(call.real(index), x.ndim) for index in range(1, 5))
-    return n.add(n.multiply(n.divide(n.subtract(x, mean), _deviation(call, variance)), scale), shift)
+    return (x - mean) / _deviation(call, variance) * scale + shift
 
 
 def _deviation(call: Call, variance: Real) -> Real:
-    n = call.numbers
-    epsilon = n.attribute(call.get("epsilon", 1e-5), variance.dtype)
-    return n.root(n.add(variance, epsilon))
+    return (variance + call.numbers.attribute(call.get("epsilon", 1e-5), variance.dtype)).root()
 
 
 @defines("InstanceNormalization")
 def _instance_normalization(call: Call) -> Value:
-    n, x = call.numbers, call.real(0)
+    x = call.real(0)
     axes = tuple(range(2, x.ndim))
-    count = Real.of(np.array(math.prod(x.shape[2:])), x.dtype)
-    centred = n.subtract(x, n.divide(n.total(x, axes, keepdims=True), count))
-    variance = n.divide(n.total(n.multiply(centred, centred), axes, keepdims=True), count)
-    result = n.divide(centred, _deviation(call, variance))
+    centred = x - _mean(x, axes)
     scale, shift = (_per_channel(call.real(index), x.ndim) for index in (1, 2))
-    return n.add(n.multiply(result, scale), shift)
+    return centred / _deviation(call, _mean(centred * centred, axes)) * scale + shift
 
 
 @defines("LRN")
 def _local_response(call: Call) -> Value:
     """Return every element divided by a power of the squares of nearby channels."""
     n, x, size = call.numbers, call.real(0), call.get("size")
-    squares = n.multiply(x, x)
     low, high = (size - 1) // 2, size // 2
-    channels = x.shape[1]
-    sums = [
-        n.total(squares.moved(lambda v, c=c: v[:, max(0, c - low) : c + high + 1]), (1,), keepdims=True)
-        for c in range(channels)
-    ]
-    alpha = n.divide(n.attribute(call.get("alpha", 1e-4), x.dtype), Real.of(np.array(size), x.dtype))
-    base = n.add(n.attribute(call.get("bias", 1.0), x.dtype), n.multiply(alpha, joined(sums, 1)))
-    return n.divide(x, n.power(base, n.attribute(call.get("beta", 0.75), x.dtype)))
+    spans = [slice(max(0, channel - low), channel + high + 1) for channel in range(x.shape[1])]
+    sums = joined([(x * x).moved(lambda v, span=span: v[:, span]).total(1, keepdims=True) for span in spans], 1)
+    alpha, beta, bias = (
+        n.attribute(call.get(name, default), x.dtype)
+        for name, default in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0))
+    )
+    return x / n.power(bias + alpha / size * sums, beta)
 
 
 def _along_axis(v: Array, axis: int, rank: int) -> Array:
@@ -364,7 +323,7 @@ def _dequantize(call: Call) -> Value:
         raise Undecided("DequantizeLinear of floats or in blocks")
     placed = functools.partial(_along_axis, axis=call.get("axis", 1), rank=x.ndim)
     numbers = x.astype(np.int64) - (0 if zero is None else placed(zero).astype(np.int64))
-    return call.numbers.multiply(Real.of(numbers, scale.dtype), scale.moved(placed))
+    return Real.of(numbers, scale.dtype) * scale.moved(placed)
 
 
 @defines("LSTM", "GRU", "RNN")
@@ -398,13 +357,10 @@ class _Direction:
         def one(index: int) -> Real | None:
             return None if call[index] is None else call.real(index).moved(lambda v: v[number])
 
-        self._kernel, self._own, self._bias = (
-            call.real(1).moved(lambda v: v[number]),
-            call.real(2).moved(lambda v: v[number]),
-            one(3),
-        )
+        self._kernel, self._own = (call.real(index).moved(lambda v: v[number]) for index in (1, 2))
         zeros = Real.of(np.zeros((batch, hidden)), call.real(0).dtype)
-        self._state, self._cell, self._peepholes = one(5) or zeros, one(6) or zeros, one(7)
+        self._bias, self._peepholes = one(3), one(7)
+        self._state, self._cell = one(5) or zeros, one(6) or zeros
 
     def run(self, x: Real) -> tuple[Real, tuple[Real, Real]]:
         """Return the state after every step, and the last state and cell."""
@@ -417,56 +373,46 @@ class _Direction:
             raise Undecided(f"{self._call.node.op_type} of no steps")
         return joined(steps, 0), (self._state, self._cell)
 
-    def _gate(self, x: Real | None, state: Real | None, index: int) -> Real:
-        rows = slice(index * self._hidden, (index + 1) * self._hidden)
+    def _weighted(self, x: Real | None, state: Real | None, index: int) -> Real:
+        """Return a weighted sum of an input and a state, with the weights of the gate at an index."""
         gates = self._own.shape[0] // self._hidden
         terms: list[Real] = []
-        for operand, weight, shift in ((x, self._kernel, 0), (state, self._own, gates)):
+        for operand, weight, place in ((x, self._kernel, index), (state, self._own, gates + index)):
             if operand is None:
                 continue
-            terms.append(self._n.matmul(operand, weight.moved(lambda v: v[rows].T)))
+            rows = self._rows(index)
+            terms.append(self._n.matmul(operand, weight.moved(lambda v, rows=rows: v[rows].T)))
             if self._bias is not None:
-                start = (shift + index) * self._hidden
-                terms.append(self._bias.moved(lambda v, start=start: v[start : start + self._hidden]))
-        total = terms[0]
-        for term in terms[1:]:
-            total = self._n.add(total, term)
-        return total
+                terms.append(self._bias.moved(operator.itemgetter(self._rows(place))))
+        return functools.reduce(operator.add, terms)
+
+    def _rows(self, index: int) -> slice:
+        return slice(index * self._hidden, (index + 1) * self._hidden)
 
     def _rnn(self, x: Real) -> None:
-        self._state = self._n.apply("Tanh", self._gate(x, self._state, 0))
+        self._state = self._n.apply("Tanh", self._weighted(x, self._state, 0))
 
     def _lstm(self, x: Real) -> None:
-        n = self._n
-
-        def gate(index: int, peephole: int | None, cell: Real) -> Real:
-            total = self._gate(x, self._state, index)
-            if self._peepholes is not None and peephole is not None:
-                span = slice(peephole * self._hidden, (peephole + 1) * self._hidden)
-                total = n.add(total, n.multiply(self._peepholes.moved(lambda v: v[span]), cell))
-            return total
-
         if self._call.get("input_forget", 0):
             raise Undecided("LSTM with coupled gates")
-        into, forget = n.apply("Sigmoid", gate(0, 0, self._cell)), n.apply("Sigmoid", gate(2, 2, self._cell))
-        cell = n.add(n.multiply(forget, self._cell), n.multiply(into, n.apply("Tanh", gate(3, None, self._cell))))
-        self._state = n.multiply(n.apply("Sigmoid", gate(1, 1, cell)), n.apply("Tanh", cell))
-        self._cell = cell
+        n = self._n
+
+        def gate(index: int, cell: Real) -> Real:
+            total, weights = self._weighted(x, self._state, index), self._peepholes
+            total = total if weights is None else total + weights.moved(operator.itemgetter(self._rows(index))) * cell
+            return n.apply("Sigmoid", total)
+
+        kept = gate(2, self._cell) * self._cell
+        self._cell = kept + gate(0, self._cell) * n.apply("Tanh", self._weighted(x, self._state, 3))
+        self._state = gate(1, self._cell) * n.apply("Tanh", self._cell)
 
     def _gru(self, x: Real) -> None:
-        n = self._n
-        update, reset = (
-            n.apply("Sigmoid", self._gate(x, self._state, 0)),
-            n.apply("Sigmoid", self._gate(x, self._state, 1)),
-        )
+        update, reset = (self._n.apply("Sigmoid", self._weighted(x, self._state, gate)) for gate in (0, 1))
         if self._call.get("linear_before_reset", 0):
-            inner = n.multiply(reset, self._gate(None, self._state, 2))
-            candidate = n.add(self._gate(x, None, 2), inner)
+            candidate = self._weighted(x, None, 2) + reset * self._weighted(None, self._state, 2)
         else:
-            candidate = self._gate(x, n.multiply(reset, self._state), 2)
-        one = Real.of(np.array(1), x.dtype)
-        fresh = n.multiply(n.subtract(one, update), n.apply("Tanh", candidate))
-        self._state = n.add(fresh, n.multiply(update, self._state))
+            candidate = self._weighted(x, reset * self._state, 2)
+        self._state = (1 - update) * self._n.apply("Tanh", candidate) + update * self._state
 
 
 # How coordinates are rounded where a whole factor repeats every pixel.
@@ -517,7 +463,7 @@ def _quantize(call: Call) -> Value:
     if call.get("block_size", 0) or isinstance(zero, Real):
         raise Undecided("QuantizeLinear in blocks or to floats")
     placed = functools.partial(_along_axis, axis=call.get("axis", 1), rank=x.ndim)
-    steps = call.numbers.whole("Round", call.numbers.divide(x, scale.moved(placed)))
+    steps = call.numbers.whole("Round", x / scale.moved(placed))
     target = np.dtype(np.uint8) if zero is None else zero.dtype
     limits = np.iinfo(target)
     whole = converted(call.numbers, steps, TensorProto.INT64) + (0 if zero is None else placed(zero).astype(np.int64))

@@ -28,67 +28,47 @@ from onnx import TensorProto
 from sardonyx.exact import residues
 from sardonyx.exact.residues import Packed
 
-# Recognize a rounded literal as the real number it stands for: √2, 1/√2, 2/π, √(2/π), 1/6, 1/√d.
-#
-# A number is recognized only if it is that real number correctly rounded to its type, so the distance is at most half a
-# unit in the last place. Reading literals in this way never makes two different literals equal by itself: the same rule
-# reads both sides of a rewrite.
-
-_PI = 0x3243F6A8885A308D  # any number that no fraction equals would do
+_PI = residues.random_function(np.array(0x3243F6A8885A308D), 0)  # any number that no fraction equals would do
 
 
 def recognized(number: float, bits: int) -> Packed | None:
     """Return the residues of the real number that a literal with so many bits of precision is the rounding of.
 
-    Return None if it is none of the known forms, or that number itself.
+    Return None if it is none of a/b, √(a/b), ⁴√(a/b), 2/π and √(2/π). Only a correctly rounded number is recognized: it
+    is off by half a unit in the last place at most. This never makes two different literals equal by itself, since the
+    same rule reads both sides of a rewrite.
     """
     size = abs(number)
     most = 1 << (bits // 2 + 1)  # numerator times denominator: few fractions, so that no literal is near one by chance
-    if not math.isfinite(number) or not 1e-4 < size < 1e4:
+    if not 1e-4 < size < 1e4:
         return None
-    for power in (1, 2, 4):
-        near = Fraction(size**power).limit_denominator(max(1, math.isqrt(int(most / size**power))))
-        if 0 < near.numerator * near.denominator <= most and _rounds_to(_root(near, power), size, bits):
-            packed = _of(near)
-            for _ in range(power.bit_length() - 1):
-                packed = residues.root(packed)
-            return _signed(packed, number)
-    pi = residues.random_function(np.array(_PI % (1 << 62)), 0)
-    ratio = residues.multiply(_of(Fraction(2)), residues.inverse(pi))
-    for real, packed in ((2 / math.pi, ratio), (math.sqrt(2 / math.pi), residues.root(ratio))):
-        if _rounds_to(real, size, bits):
-            return _signed(packed, number)
+    forms = [
+        (Fraction(size**power).limit_denominator(max(1, math.isqrt(int(most / size**power)))), 1.0, power)
+        for power in (1, 2, 4)
+    ]
+    for ratio, divisor, power in (*forms, (Fraction(2), math.pi, 1), (Fraction(2), math.pi, 2)):
+        real, roots = float(ratio) / divisor, power.bit_length() - 1
+        for _ in range(roots):
+            real = math.sqrt(real)
+        fraction, exponent = math.frexp(real)
+        rounded = math.ldexp(round(math.ldexp(fraction, bits)), exponent - bits)
+        if rounded != size or ratio.numerator * ratio.denominator > most:
+            continue
+        packed = np.array(residues.of_ratio(ratio.numerator, ratio.denominator))
+        packed = packed if divisor == 1 else residues.multiply(packed, residues.inverse(_PI))
+        for _ in range(roots):
+            packed = residues.root(packed)
+        return packed if number > 0 else residues.negative(packed)
     return None
 
 
-def _root(number: Fraction, power: int) -> float:
-    value = float(number)
-    return value if power == 1 else math.sqrt(value) if power == 2 else math.sqrt(math.sqrt(value))
-
-
-def _rounds_to(real: float, literal: float, bits: int) -> bool:
-    """Return whether a real number, known to 53 bits, is a literal after rounding; a literal that is exact is not."""
-    fraction, exponent = math.frexp(real)
-    rounded = math.ldexp(round(math.ldexp(fraction, bits)), exponent - bits)
-    return rounded == literal
-
-
-def _of(number: Fraction) -> Packed:
-    top, bottom = (residues.of_integers(np.array(part)) for part in (number.numerator, number.denominator))
-    return residues.multiply(top, residues.inverse(bottom))
-
-
-def _signed(packed: Packed, number: float) -> Packed:
-    return packed if number > 0 else residues.subtract(np.zeros_like(packed), packed)
-
-
 Doubles = npt.NDArray[np.float64]
-_PRECISIONS: dict[int, int] = {
+_BITS: dict[int, int] = {
     TensorProto.FLOAT: 24,
     TensorProto.FLOAT16: 11,
     TensorProto.BFLOAT16: 8,
     TensorProto.DOUBLE: 53,
-}  # bits
+}
 _NEAR = 1e-9  # relative distance within which a double is the whole number next to it
 
 _ODD = {"Asin", "Asinh", "Atan", "Atanh", "Erf", "Sin", "Sinh", "Tan", "Tanh"}
@@ -141,19 +121,18 @@ class Real:
 
     __slots__ = ("doubles", "dtype", "residues")
 
-    def __init__(self, packed: Packed, doubles: Doubles, dtype: int) -> None:
+    def __init__(self, packed: Packed, doubles: npt.NDArray[Any], dtype: int) -> None:
         """Hold residues and doubles of the same shape; `dtype` is the element type in ONNX."""
-        finite = np.isfinite(doubles)
-        self.residues = packed if finite.all() else np.where(finite, packed, 0)
-        self.doubles = doubles
+        self.doubles: Doubles = np.asarray(doubles, np.float64)
+        finite = np.isfinite(self.doubles)
+        self.residues: Packed = np.asarray(packed) if finite.all() else np.where(finite, packed, 0)
         self.dtype = dtype
 
     @classmethod
     def of(cls, values: npt.NDArray[Any], dtype: int) -> Real:
         """Return the real numbers that floats, integers or truth values are."""
-        if values.dtype.kind in "biu":
-            return cls(residues.of_integers(values), values.astype(np.float64), dtype)
-        return cls(residues.of_floats(values), values.astype(np.float64), dtype)
+        packed = residues.of_integers(values) if values.dtype.kind in "biu" else residues.of_floats(values)
+        return cls(packed, values.astype(np.float64), dtype)
 
     @classmethod
     def drawn(cls, rng: np.random.Generator, shape: tuple[int, ...], dtype: int) -> Real:
@@ -175,13 +154,56 @@ class Real:
         """The number of axes."""
         return self.doubles.ndim
 
+    def __add__(self, other: Real | float) -> Real:
+        b = self.like(other)
+        return Real(residues.add(self.residues, b.residues), self.doubles + b.doubles, self.dtype)
+
+    def __sub__(self, other: Real | float) -> Real:
+        b = self.like(other)
+        return Real(residues.subtract(self.residues, b.residues), self.doubles - b.doubles, self.dtype)
+
+    def __mul__(self, other: Real | float) -> Real:
+        b = self.like(other)
+        return Real(residues.multiply(self.residues, b.residues), self.doubles * b.doubles, self.dtype)
+
+    def __truediv__(self, other: Real | float) -> Real:
+        b = self.like(other)
+        packed = residues.multiply(self.residues, residues.inverse(b.residues))
+        return Real(packed, self.doubles / b.doubles, self.dtype)
+
+    def __rsub__(self, other: float) -> Real:
+        return self.like(other) - self
+
+    def __rtruediv__(self, other: float) -> Real:
+        return self.like(other) / self
+
+    def __neg__(self) -> Real:
+        return Real(residues.negative(self.residues), -self.doubles, self.dtype)
+
+    def root(self) -> Real:
+        """Return the square root."""
+        return Real(residues.root(self.residues), np.sqrt(self.doubles), self.dtype)
+
+    def total(self, axes: int | tuple[int, ...], *, keepdims: bool = False) -> Real:
+        """Return the sum along axes."""
+        packed = residues.total(self.residues, axes, keepdims=keepdims)
+        return Real(packed, self.doubles.sum(axis=axes, keepdims=keepdims), self.dtype)
+
+    def running_total(self, axis: int) -> Real:
+        """Return the sums of all elements up to each one."""
+        return Real(residues.running_total(self.residues, axis), np.cumsum(self.doubles, axis), self.dtype)
+
     def moved(self, move: Callable[[Any], Any]) -> Real:
         """Return the elements in other places; `move` sees residues and doubles alike."""
-        return Real(np.asarray(move(self.residues)), np.asarray(move(self.doubles)), self.dtype)
+        return Real(move(self.residues), move(self.doubles), self.dtype)
 
     def typed(self, dtype: int) -> Real:
         """Return the same numbers under another element type."""
         return Real(self.residues, self.doubles, dtype)
+
+    def like(self, other: Real | float) -> Real:
+        """Return a number as a tensor of the same type, or a tensor as it is."""
+        return other if isinstance(other, Real) else Real.of(np.array(other, np.float64), self.dtype)
 
     def differs(self, other: Real) -> npt.NDArray[np.bool_]:
         """Return where another tensor of the same shape is not equal."""
@@ -203,7 +225,7 @@ class Numbers:
         self.compared = False  # whether a result depended on the order of numbers
         self.operators = set[str]()  # that read or wrote real numbers
         self.most: int | None = None  # elements of a product
-        self.arbitrary = self._salt("arbitrary") % (1 << 40)  # in place of an integer that is not defined
+        self.arbitrary = _salt("arbitrary", self._seed) % (1 << 40)  # in place of an integer that is not defined
 
     def literal(self, number: Any, dtype: int) -> Real:
         """Return a constant of a model."""
@@ -211,36 +233,12 @@ class Numbers:
         plain = Real.of(array, dtype)
         if array.size != 1 or not self._reads_literals:
             return plain
-        packed = recognized(plain.doubles.item(), _PRECISIONS[dtype])
+        packed = recognized(plain.doubles.item(), _BITS[dtype])
         return plain if packed is None else Real(packed.reshape(array.shape), plain.doubles, dtype)
 
     def attribute(self, number: float, dtype: int) -> Real:
         """Return an attribute, which is a float, as a number of a type."""
         return self.literal(np.float32(number), TensorProto.FLOAT).typed(dtype)
-
-    def add(self, a: Real, b: Real) -> Real:
-        """Return a + b."""
-        return self._made(residues.add(a.residues, b.residues), a.doubles + b.doubles, a)
-
-    def subtract(self, a: Real, b: Real) -> Real:
-        """Return a - b."""
-        return self._made(residues.subtract(a.residues, b.residues), a.doubles - b.doubles, a)
-
-    def multiply(self, a: Real, b: Real) -> Real:
-        """Return a · b."""
-        return self._made(residues.multiply(a.residues, b.residues), a.doubles * b.doubles, a)
-
-    def divide(self, a: Real, b: Real) -> Real:
-        """Return a / b."""
-        return self._made(residues.multiply(a.residues, residues.inverse(b.residues)), a.doubles / b.doubles, a)
-
-    def negative(self, a: Real) -> Real:
-        """Return -a."""
-        return self._made(residues.subtract(np.zeros_like(a.residues), a.residues), -a.doubles, a)
-
-    def root(self, a: Real) -> Real:
-        """Return the square root."""
-        return self._made(residues.root(a.residues), np.sqrt(a.doubles), a)
 
     def power(self, a: Real, exponent: Real) -> Real:
         """Return a to a power: a product for whole powers, a root for halves, otherwise a random function."""
@@ -250,63 +248,46 @@ class Numbers:
             half = int(halves[0])
             base = a.residues if half % 2 == 0 else residues.root(a.residues)
             packed = np.broadcast_to(residues.power(base, half // 2 if half % 2 == 0 else half), doubles.shape)
-            return self._made(packed, doubles, a)
-        both = residues.add(a.residues, residues.random_function(exponent.residues, self._salt("exponent")))
-        return self._made(residues.random_function(both, self._salt("Pow")), doubles, a)
+            return Real(packed, doubles, a.dtype)
+        both = residues.add(a.residues, residues.random_function(exponent.residues, _salt("exponent", self._seed)))
+        return Real(residues.random_function(both, _salt("Pow", self._seed)), doubles, a.dtype)
 
     def apply(self, name: str, a: Real) -> Real:
         """Return a function without an algebraic definition."""
         doubles = FUNCTIONS[name](a.doubles)
-        packed = residues.random_function(a.residues, self._salt(name))
+        packed = residues.random_function(a.residues, _salt(name, self._seed))
         if name in _ODD:
-            opposite = residues.subtract(np.zeros_like(a.residues), a.residues)
-            packed = residues.subtract(packed, residues.random_function(opposite, self._salt(name)))
+            opposite = residues.random_function(residues.negative(a.residues), _salt(name, self._seed))
+            packed = residues.subtract(packed, opposite)
         elif name in _ONE_AT_ZERO:
             packed = np.where(a.residues == 0, residues.of_integers(np.array(1)), packed)
         elif name in _ZERO_AT_ONE:
             packed = np.where(a.residues == residues.of_integers(np.array(1)), 0, packed)
         if name in ("Exp", "Sigmoid"):  # what is 0 in every floating-point type counts as 0
             packed = np.where(doubles == 0, 0, packed)
-        return self._made(packed, doubles, a)
+        return Real(packed, doubles, a.dtype)
 
     def whole(self, name: str, a: Real) -> Real:
         """Return the whole number below, above or next to each."""
         self.compared = True
         doubles = {"Floor": np.floor, "Ceil": np.ceil, "Round": np.round}[name](snapped(a.doubles))
         if self.order is not Order.TRUE:
-            return self._made(residues.random_function(a.residues, self._salt(name)), doubles, a)
+            return Real(residues.random_function(a.residues, _salt(name, self._seed)), doubles, a.dtype)
         return Real.of(doubles, a.dtype)
-
-    def total(self, a: Real, axes: tuple[int, ...], *, keepdims: bool) -> Real:
-        """Return the sum along axes."""
-        return self._made(
-            residues.total(a.residues, axes, keepdims=keepdims), a.doubles.sum(axis=axes, keepdims=keepdims), a
-        )
-
-    def product(self, a: Real, axis: int) -> Real:
-        """Return the product along one axis, which is kept."""
-        result = Real.of(np.ones([1 if index == axis else size for index, size in enumerate(a.shape)]), a.dtype)
-        for index in range(a.shape[axis]):
-            result = self.multiply(result, a.moved(lambda x, index=index: np.take(x, [index], axis)))
-        return result
-
-    def running_total(self, a: Real, axis: int) -> Real:
-        """Return the sums of all elements up to each one."""
-        return self._made(residues.running_total(a.residues, axis), np.cumsum(a.doubles, axis), a)
 
     def matmul(self, a: Real, b: Real) -> Real:
         """Return the matrix product."""
         columns = b.shape[-1] if len(b.shape) > 1 else 1
         if self.most is not None and a.size // max(a.shape[-1], 1) * columns > self.most:
             raise Undecided("its values are too large")
-        return self._made(residues.matmul(a.residues, b.residues), np.matmul(a.doubles, b.doubles), a)
+        return Real(residues.matmul(a.residues, b.residues), np.matmul(a.doubles, b.doubles), a.dtype)
 
     def keys(self, a: Real) -> npt.NDArray[Any]:
         """Return what is compared in place of the numbers."""
         self.compared = True
         if self.order is Order.TRUE:
             return a.doubles
-        keys = residues.scrambled(a.residues, self._salt("order")) >> np.uint64(12)
+        keys = residues.scrambled(a.residues, _salt("order", self._seed)) >> np.uint64(12)
         return np.where(np.isfinite(a.doubles), keys.astype(np.float64), a.doubles)
 
     def less(self, a: Real, b: Real) -> npt.NDArray[np.bool_]:
@@ -331,12 +312,6 @@ class Numbers:
     def smallest(self, a: Real, b: Real) -> Real:
         """Return the smaller one of each pair."""
         return chosen(~(self.less(b, a) | np.isnan(b.doubles)) | np.isnan(a.doubles), a, b)
-
-    def _made(self, packed: Packed, doubles: Any, like: Real) -> Real:
-        return Real(packed, np.asarray(doubles, np.float64), like.dtype)
-
-    def _salt(self, name: str) -> int:
-        return _salt(name, self._seed)
 
 
 @functools.lru_cache(1024)

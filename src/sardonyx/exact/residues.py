@@ -66,6 +66,11 @@ def subtract(a: Packed, b: Packed) -> Packed:
     return _pairs(lambda x, y, p: _reduced(x - y, p), a, b)
 
 
+def negative(a: Packed) -> Packed:
+    """Return -a."""
+    return subtract(np.zeros_like(a), a)
+
+
 def multiply(a: Packed, b: Packed) -> Packed:
     """Return a · b."""
     return _pairs(lambda x, y, p: _reduced(x * y, p), a, b)
@@ -159,6 +164,11 @@ def _of_float(number: float) -> int:
     if not math.isfinite(number):
         return 0
     top, bottom = number.as_integer_ratio()
+    return of_ratio(top, bottom)
+
+
+def of_ratio(top: int, bottom: int) -> int:
+    """Return the residues of a fraction."""
     return sum(top * pow(bottom, -1, p) % p << lane * _BITS for lane, p in enumerate(PRIMES))
 
 

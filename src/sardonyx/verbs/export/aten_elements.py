@@ -116,7 +116,7 @@ def _div(n: Numbers, a: Value, b: Value, *, rounding_mode: str | None = None) ->
     """Return a / b: real numbers, or rounded down or towards zero."""
     a, b = promoted(n, a, b)
     if isinstance(a, Real) or rounding_mode is None:
-        quotient = n.divide(_real(n, a), _real(n, b))
+        quotient = _real(n, a) / _real(n, b)
         if rounding_mode is None:
             return quotient
         down = n.whole("Floor", quotient)
@@ -189,27 +189,25 @@ def _power(n: Numbers, base: Value, exponent: Value) -> Value:
 @defines("silu", "gelu", "hardsigmoid", "hardswish", "leaky_relu", "elu", "log1p", "exp2", "mish")
 def _activation(n: Numbers, x: Real, *args: Any, name: str, approximate: str = "none") -> Value:
     constant = functools.partial(number, n, dtype=x.dtype)
-    zero, one, half = constant(0), constant(1), constant(0.5)
+    zero, half = constant(0), constant(0.5)
     if name == "silu":
-        return n.multiply(x, n.apply("Sigmoid", x))
+        return x * n.apply("Sigmoid", x)
     if name == "gelu" and approximate == "none":
-        inner = n.apply("Erf", n.divide(x, n.root(constant(2))))
-        return n.multiply(n.multiply(half, x), n.add(one, inner))
+        return half * x * (n.apply("Erf", x / constant(2).root()) + 1)
     if name == "gelu":
-        cube = n.multiply(constant(0.044715), n.multiply(x, n.multiply(x, x)))
-        inner = n.apply("Tanh", n.multiply(constant(math.sqrt(2 / math.pi)), n.add(x, cube)))
-        return n.multiply(n.multiply(half, x), n.add(one, inner))
+        inner = constant(math.sqrt(2 / math.pi)) * (x + constant(0.044715) * x * x * x)
+        return half * x * (n.apply("Tanh", inner) + 1)
     if name in ("hardsigmoid", "hardswish"):
-        gate = n.smallest(n.largest(n.add(n.divide(x, constant(6)), half), zero), one)
-        return gate if name == "hardsigmoid" else n.multiply(x, gate)
+        gate = n.smallest(n.largest(x / 6 + half, zero), x.like(1))
+        return gate if name == "hardsigmoid" else x * gate
     if name == "leaky_relu":
-        return chosen(n.less(x, zero), n.multiply(constant(args[0] if args else 0.01), x), x)
+        return chosen(n.less(x, zero), constant(args[0] if args else 0.01) * x, x)
     if name == "elu":
         alpha, scale, input_scale = (constant(value) for value in (*args, *(1.0, 1.0, 1.0)[len(args) :]))
-        below = n.multiply(alpha, n.subtract(n.apply("Exp", n.multiply(x, input_scale)), one))
-        return n.multiply(scale, chosen(n.less(x, zero), below, x))
+        below = alpha * (n.apply("Exp", x * input_scale) - 1)
+        return scale * chosen(n.less(x, zero), below, x)
     if name == "log1p":
-        return n.apply("Log", n.add(x, one))
+        return n.apply("Log", x + 1)
     raise Undecided(f"{name} has no definition")
 
 
@@ -288,14 +286,13 @@ def _total(n: Numbers, x: Value, dim: Any = None, keepdim: bool = False, *, name
         return np.sum(x, axis=axes_of(dim, x.ndim), keepdims=keepdim, dtype=numpy_type(dtype or TensorProto.INT64))
     x = typed(n, x, dtype or dtype_of(x))
     axes = axes_of(dim, x.ndim)
-    result = n.total(x, axes, keepdims=keepdim) if axes else x
-    count = math.prod(x.shape[axis] for axis in axes)
-    return n.divide(result, number(n, count, x.dtype)) if name == "mean" else result
+    result = x.total(axes, keepdims=keepdim) if axes else x
+    return result / math.prod(x.shape[axis] for axis in axes) if name == "mean" else result
 
 
-def mean(n: Numbers, x: Real, axes: Sequence[int]) -> Real:
+def mean(x: Real, axes: Sequence[int]) -> Real:
     """Return means along axes, which are kept."""
-    return _total(n, x, tuple(axes), keepdim=True, name="mean")
+    return x.total(tuple(axes), keepdims=True) / math.prod(x.shape[axis] for axis in axes)
 
 
 @defines("var", "std")
@@ -311,10 +308,10 @@ def _variance(
 ) -> Value:
     """Return variances along axes, or their roots."""
     axes = axes_of(dim, x.ndim)
-    centred = n.subtract(x, mean(n, x, axes))
+    centred = x - mean(x, axes)
     count = math.prod(x.shape[axis] for axis in axes) - (correction if unbiased else 0)
-    result = n.divide(n.total(n.multiply(centred, centred), axes, keepdims=keepdim), number(n, count, x.dtype))
-    return n.root(result) if name == "std" else result
+    result = (centred * centred).total(axes, keepdims=keepdim) / count
+    return result.root() if name == "std" else result
 
 
 @defines("linalg_vector_norm")
@@ -322,7 +319,7 @@ def _norm(n: Numbers, x: Real, order: float = 2, dim: Any = None, keepdim: bool 
     """Return the root of the sum of squares along axes."""
     if order != 2:
         raise Undecided("a norm of another order")
-    return n.root(n.total(n.multiply(x, x), axes_of(dim, x.ndim), keepdims=keepdim))
+    return (x * x).total(axes_of(dim, x.ndim), keepdims=keepdim).root()
 
 
 @defines("amax", "amin", "max", "min")
@@ -355,7 +352,7 @@ def _quantifier(n: Numbers, x: Value, dim: Any = None, keepdim: bool = False, *,
 def _cumsum(n: Numbers, x: Value, dim: int, *, dtype: Any = None) -> Value:
     if not isinstance(x, Real):
         return np.cumsum(x, dim, dtype=numpy_type(dtype or TensorProto.INT64))
-    return n.running_total(x, dim % x.ndim)
+    return x.running_total(dim % x.ndim)
 
 
 @defines("mm", "bmm", "matmul")
@@ -371,7 +368,7 @@ def _last(x: Real) -> Real:
 def _linear(n: Numbers, x: Real, weight: Real, bias: Real | None = None) -> Value:
     """Return x · weightᵀ + bias."""
     result = n.matmul(x, _last(weight))
-    return result if bias is None else n.add(result, bias)
+    return result if bias is None else result + bias
 
 
 @defines("addmm", "baddbmm")
@@ -395,11 +392,10 @@ def _normalized(
     n: Numbers, x: Real, axes: Sequence[int], eps: float, *, centre: bool = True
 ) -> tuple[Real, Real, Real]:
     """Return a tensor with variance 1 along axes, its mean, and one over its deviation."""
-    middle = mean(n, x, axes)
-    centred = n.subtract(x, middle) if centre else x
-    square = mean(n, n.multiply(centred, centred), axes)
-    scale = n.divide(number(n, 1, x.dtype), n.root(n.add(square, _epsilon(n, eps, x))))
-    return n.multiply(centred, scale), middle, scale
+    middle = mean(x, axes)
+    centred = x - middle if centre else x
+    scale = 1 / (mean(centred * centred, axes) + _epsilon(n, eps, x)).root()
+    return centred * scale, middle, scale
 
 
 def _epsilon(n: Numbers, eps: float, like: Real) -> Real:
@@ -407,9 +403,9 @@ def _epsilon(n: Numbers, eps: float, like: Real) -> Real:
     return number(n, eps, TensorProto.FLOAT).typed(like.dtype)
 
 
-def _scaled(n: Numbers, x: Real, weight: Real | None, bias: Real | None) -> Real:
-    x = x if weight is None else n.multiply(x, weight)
-    return x if bias is None else n.add(x, bias)
+def _scaled(x: Real, weight: Real | None, bias: Real | None) -> Real:
+    x = x if weight is None else x * weight
+    return x if bias is None else x + bias
 
 
 @defines("layer_norm", "native_layer_norm")
@@ -425,7 +421,7 @@ def _layer_norm(
 ) -> Value:
     axes = range(x.ndim - len(sizes), x.ndim)
     result, middle, scale = _normalized(n, x, axes, eps)
-    result = _scaled(n, result, weight, bias)
+    result = _scaled(result, weight, bias)
     return result if name == "layer_norm" else (result, middle, scale)
 
 
@@ -436,7 +432,7 @@ def _rms_norm(
     """Return a tensor divided by the root of its mean square."""
     if eps is None or name != "rms_norm":
         raise Undecided(f"{name} with an epsilon of its own")
-    return _scaled(n, _normalized(n, x, range(x.ndim - len(sizes), x.ndim), eps, centre=False)[0], weight, None)
+    return _scaled(_normalized(n, x, range(x.ndim - len(sizes), x.ndim), eps, centre=False)[0], weight, None)
 
 
 @defines("group_norm", "instance_norm")
@@ -447,7 +443,7 @@ def _group_norm(
         raise Undecided("instance_norm with statistics") if name != "group_norm" else Invalid("groups")
     parts = x.moved(lambda v: v.reshape(v.shape[0], groups, -1))
     result = _normalized(n, parts, (2,), eps)[0].moved(lambda v: v.reshape(x.shape))
-    return _scaled(n, result, *(each and per_channel(each, x.ndim) for each in (weight, bias)))
+    return _scaled(result, *(each and per_channel(each, x.ndim) for each in (weight, bias)))
 
 
 def per_channel(x: Real, rank: int) -> Real:
@@ -461,8 +457,7 @@ def _batch_norm(n: Numbers, x: Real, weight: Any, bias: Any, middle: Any, square
     if training:
         raise Undecided("batch_norm in training mode")
     weight, bias, middle, square = (each and per_channel(each, x.ndim) for each in (weight, bias, middle, square))
-    deviation = n.root(n.add(square, _epsilon(n, eps, x)))
-    result = _scaled(n, n.divide(n.subtract(x, middle), deviation), weight, bias)
+    result = _scaled((x - middle) / (square + _epsilon(n, eps, x)).root(), weight, bias)
     empty = Real.of(np.zeros(0), TensorProto.FLOAT)
     return result if name == "batch_norm" else (result, empty, empty)
 
@@ -488,13 +483,12 @@ def _attention(
     if enable_gqa:
         times = query.shape[-3] // key.shape[-3]
         key, value = (each.moved(lambda v: np.repeat(v, times, -3)) for each in (key, value))
-    one, width = number(n, 1, query.dtype), number(n, query.shape[-1], query.dtype)
-    factor = n.divide(one, n.root(width)) if scale is None else number(n, scale, query.dtype)
-    half = n.root(factor)  # of which a square is taken: the residue of a root is that of the number up to its sign
-    scores = n.multiply(n.matmul(query, _last(key)), n.multiply(half, half))
+    factor = 1 / query.like(query.shape[-1]).root() if scale is None else number(n, scale, query.dtype)
+    half = factor.root()  # of which a square is taken: the residue of a root is that of the number up to its sign
+    scores = n.matmul(query, _last(key)) * (half * half)
     if is_causal:
         mask = np.tri(scores.shape[-2], scores.shape[-1], dtype=bool)
     if mask is not None and not isinstance(mask, Real):
         mask = chosen(mask, number(n, 0.0, query.dtype), number(n, -math.inf, query.dtype))
-    scores = scores if mask is None else n.add(scores, mask)
+    scores = scores if mask is None else scores + mask
     return n.matmul(_softmax(n, scores, -1, name="softmax"), value)

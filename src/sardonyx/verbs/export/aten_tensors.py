@@ -235,7 +235,7 @@ def _arange(n: Numbers, *bounds: Any, dtype: int | None = None, **_: Any) -> Val
     counts = np.arange(max(0, math.ceil((end - start) / step)), dtype=np.int64)
     if kind not in FLOATS:
         return typed(n, start + counts * step, kind)
-    return n.add(number(n, start, kind), n.multiply(Real.of(counts, kind), number(n, step, kind)))
+    return number(n, start, kind) + Real.of(counts, kind) * number(n, step, kind)
 
 
 @defines("sym_size", "sym_numel")
@@ -321,5 +321,5 @@ def _adaptive_pool(n: Numbers, x: Real, sizes: Sequence[int]) -> Value:
         length = x.shape[axis]
         ends = [(i * length // size, -(-(i + 1) * length // size)) for i in range(size)]
         parts = [_rearranged(n, x, axis, a, b, name="slice") for a, b in ends]
-        x = joined([mean(n, part, (axis,)) for part in parts], axis)
+        x = joined([mean(part, (axis,)) for part in parts], axis)
     return x
