@@ -44,7 +44,7 @@ def test_padding_is_found_on_the_axes_of_an_output(shape: tuple[int, ...], where
     (padding,) = keyless_padding([a], [b], hidden_positions([MASK]), LENGTHS)
     assert padding is not None
     assert np.array_equal(padding.where, where)
-    assert (padding.count, padding.positions) == (2, 10)
+    assert (padding.count, padding.where.size) == (2, 10)
 
 
 def test_new_tokens_after_a_past_are_the_last_of_the_mask() -> None:
@@ -91,9 +91,7 @@ def test_a_padded_item_may_be_pooled_from_rows_without_a_key(shape: tuple[int, .
     padding = keyless_padding([a], [b], hidden_positions([MASK]), LENGTHS)
     comparer = OutputComparer(["scores"], Accuracy.REASSOCIATES, frozenset())
     assert comparer.compare([a], [b], lambda: None, padding=padding) == []
-    assert comparer.left_out.lines == [
-        "1 of 2 items of 'scores' are pooled from padding that sees no key: not compared"
-    ]
+    assert comparer.left_out == ["1 of 2 items of 'scores' are pooled from padding that sees no key: not compared"]
     wrong = b.copy()
     np.moveaxis(wrong, axis, 0)[1].flat[0] += 0.01
     assert comparer.compare([a], [wrong], lambda: None, padding=padding)
@@ -119,7 +117,7 @@ def test_excluded_positions_are_counted_and_the_rest_is_compared() -> None:
     padding = keyless_padding([a], [b], hidden_positions([MASK]), LENGTHS)
     comparer = OutputComparer(["logits"], Accuracy.REASSOCIATES, frozenset())
     assert comparer.compare([a], [b], lambda: None, padding=padding) == []
-    assert comparer.left_out.lines == ["2 of 10 positions of 'logits' are padding that sees no key: not compared"]
+    assert comparer.left_out == ["2 of 10 positions of 'logits' are padding that sees no key: not compared"]
     for place in ((0, 2, 0), (1, 4, 6)):  # the first real one, and padding that sees keys before it
         wrong = b.copy()
         wrong[place] += 0.01

@@ -150,12 +150,7 @@ class Evaluator:
     """Evaluates graphs of one model; its numbers may be replaced between runs."""
 
     def __init__(
-        self,
-        model: ModelProto,
-        numbers: Numbers,
-        *,
-        most: int | None = None,
-        unlimited: frozenset[str] = frozenset(),
+        self, model: ModelProto, numbers: Numbers, *, most: int | None = None, unlimited: frozenset[str] = frozenset()
     ) -> None:
         """Prepare to evaluate with these numbers, and values of at most so many elements unless they are named."""
         self.numbers, self._most, self._unlimited = numbers, most, unlimited
@@ -199,12 +194,7 @@ class Evaluator:
                 scope[name] = value
 
     def _result(
-        self,
-        step: _Step,
-        operands: Sequence[Value],
-        scope: Scope,
-        outer: Mapping[str, Any],
-        opsets: Mapping[str, int],
+        self, step: _Step, operands: Sequence[Value], scope: Scope, outer: Mapping[str, Any], opsets: Mapping[str, int]
     ) -> Sequence[Value]:
         attributes = step.attributes
         if step.references:
@@ -265,9 +255,7 @@ def _versions(owner: ModelProto | FunctionProto) -> dict[str, int]:
 
 
 def _read(
-    owner: GraphProto | FunctionProto,
-    opsets: Mapping[str, int],
-    functions: Mapping[tuple[str, str], FunctionProto],
+    owner: GraphProto | FunctionProto, opsets: Mapping[str, int], functions: Mapping[tuple[str, str], FunctionProto]
 ) -> _Body:
     """Return the nodes of a graph, in the operator sets of the model, or of a function, in its own."""
     steps = [_step(node, functions) for node in owner.node]

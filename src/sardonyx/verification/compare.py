@@ -20,14 +20,7 @@ from sardonyx.records.run import Accuracy, RequestedTolerance, RuntimeCheck, Tri
 from sardonyx.runtime import Choice, Engine, Feeds, Value
 from sardonyx.runtime.remote import RuntimeTimeout
 from sardonyx.runtime.sessions import Runtime
-from sardonyx.verification.exclusions import (
-    Padding,
-    Ties,
-    hidden_positions,
-    keyless_padding,
-    shuffled,
-    with_scores,
-)
+from sardonyx.verification.exclusions import Padding, Ties, hidden_positions, keyless_padding, shuffled, with_scores
 from sardonyx.verification.output_comparison import OutputComparer, Outputs, Precise, Tolerance
 from sardonyx.verification.reference import DEFAULT_SEEDS, SECONDS, Answer, Progress, Reference, Result, work_of
 from sardonyx.verification.subject import Model, Subject, interface_changes
@@ -156,7 +149,7 @@ class Oracle(Reference):
         failures += [f"in {other.runtime}: {line}" for other in runtimes for line in other.from_rewrite]
         for each in (double, self.double):
             each.close()
-        not_covered = comparer.left_out.lines + self.not_covered
+        not_covered = comparer.left_out + self.not_covered
         if late:
             not_covered.append(f"{late} of {len(results)} trials of the other model did not end in time")
         return Verdict(
@@ -212,22 +205,28 @@ class Oracle(Reference):
         result: Result,
         strict: bool,
     ) -> Trial:
-        if isinstance(result, RuntimeFailure):
-            lines = [f"the reference runs but the other model does not: {result.message}"]
-            empty = [name for name, size in answer.inputs.dims.items() if size == 0]
-            if empty:  # some fused kernels reject empty tensors: worth a note, not a failure
-                comparer.notes.append(f"no longer accepts {', '.join(f'{name} = 0' for name in empty)}")
-                lines = []
-        else:
+        if not isinstance(result, RuntimeFailure):
+            live, feeds = self.live, answer.inputs.feeds
+            other = None if comparer.proven else (double, result)
             lines = comparer.compare(
                 answer.outputs,
                 result,
-                functools.cache(lambda: self._precise(number, answer, None if comparer.proven else (double, result))),
+                functools.cache(lambda: self._precise(number, answer, other)),
                 hides_rows=bool(self.inputs.masks),
                 padding=self._padding_of(answer),
-                ties=self._ties(subject, answer.inputs.feeds),
+                ties=Ties(
+                    lambda: live.choices(feeds) if live is not None else self._choices_of(self.subject, feeds),
+                    lambda: self._choices_of(subject, feeds),
+                    lambda: shuffled(live, feeds) if live is not None else [],
+                ),
                 strict=strict,
             )
+        elif empty := [name for name, size in answer.inputs.dims.items() if size == 0]:
+            # Some fused kernels reject empty tensors: worth a note, not a failure.
+            comparer.notes.append(f"no longer accepts {', '.join(f'{name} = 0' for name in empty)}")
+            lines = []
+        else:
+            lines = [f"the reference runs but the other model does not: {result.message}"]
         return Trial(answer.seed, answer.inputs.dims, answer.style, not lines, tuple(lines))
 
     def _padding_of(self, answer: Answer) -> list[Padding | None]:
@@ -245,44 +244,34 @@ class Oracle(Reference):
         with self.open(self.as_run(Subject(scored.model))) as engine:
             return scored.choices(engine.run(feeds))
 
-    def _ties(self, candidate: Subject, feeds: Feeds) -> Ties:
-        live = self.live
-        return Ties(
-            lambda: live.choices(feeds) if live is not None else self._choices_of(self.subject, feeds),
-            lambda: self._choices_of(candidate, feeds),
-            lambda: shuffled(live, feeds) if live is not None else [],
-        )
-
-    def _precise(
-        self, number: int, answer: Answer, candidate: tuple[DoublePrecision, Outputs] | None
-    ) -> Precise | None:
+    def _precise(self, number: int, answer: Answer, other: tuple[DoublePrecision, Outputs] | None) -> Precise | None:
         """Run the reference in double precision, and a candidate if only the difference of both functions is asked for.
 
         If a live module does not run in it, the rounding error of its graph is the measure of rounding.
         """
         self.progress("comparing in double precision")
         exact, feeds = self.in_double(number, answer), answer.inputs.feeds
-        double, result = candidate or (None, ())
+        double, result = other or (None, ())
 
         @functools.cache
-        def other() -> list[Value] | None:
+        def other_exact() -> list[Value] | None:
             return double.run(feeds) if double is not None and (exact is not None or self.live is not None) else None
 
-        if exact is None and other() is None:
+        if exact is None and other_exact() is None:
             return None
 
         def roundings() -> Iterator[tuple[Outputs, Outputs]]:
             """Yield the error of the reference, or of a live module's graph, and that of storing weights."""
-            hides = self.hides_weights and candidate is not None
+            hides = self.hides_weights and double is not None
             if exact is not None and not hides:
                 yield answer.outputs, exact
-            if double is None or (run := other()) is None:
+            if double is None or (run := other_exact()) is None:
                 return
             if exact is None and not hides:
                 yield result, run
             yield from double.roundings(feeds, run)
 
-        return Precise(exact, other, roundings, lambda: self.nearby(feeds))
+        return Precise(exact, other_exact, roundings, lambda: self.nearby(feeds))
 
     def _in_double(self, candidate: Subject) -> DoublePrecision:
         """Return a candidate in double precision."""

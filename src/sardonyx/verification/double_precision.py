@@ -15,6 +15,7 @@ of its own) for each tap.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import re
@@ -77,9 +78,13 @@ class DoublePrecision:
         """Return the outputs, or None if the model does not run in double precision."""
         if not self._runs:
             return None
-        result = _evaluated(self._model, feeds)
-        if result is not None:
-            return result
+        operators = {node.op_type for node in self._model.graph.all_nodes()}
+        if operators & RECURRENT and not operators & _ROUGH:  # whose kernels know no doubles, and approximate tanh
+            from sardonyx.exact.evaluate import doubles  # loaded where results differ
+
+            result = doubles(io.to_proto(self._model), feeds)
+            if result is not None:
+                return result
         try:
             self._session = self._session or self._open()
             numbers = zip((_FREQUENCY, _PHASE), rounding, strict=True) if self._rounded else ()
@@ -145,40 +150,21 @@ def _rounding_otherwise(model: ir.Model, names: Collection[str]) -> ir.Model:
         weight, graph = node.inputs[0], node.graph
         if weight is None or weight.name not in names or graph is None:
             continue
-        size = ir.tensor(np.float32(_EPS.get(types.get(weight), 0.0) / 4))
-        clean, uses = node.outputs[0], list(node.outputs[0].uses())
-        constant = ir.node("Constant", [], attributes={"value": size})
-        added, last = [constant], clean
-        for operator, other in (
-            ("Mul", frequency),
-            ("Add", phase),
-            ("Sin", None),
-            ("Mul", constant.outputs[0]),
-            ("Mul", clean),
-            ("Add", clean),
-        ):
-            added.append(ir.node(operator, [last] if other is None else [last, other]))
-            last = added[-1].outputs[0]
-        for place, each in enumerate(added):
-            each.name = each.outputs[0].name = f"sardonyx.rounding.{number}.{place}"
-        graph.insert_after(node, added)
+        tape, clean, uses = ir.tape.Tape(), node.outputs[0], list(node.outputs[0].uses())
+        size = tape.op("Constant", [], {"value": ir.tensor(np.float32(_EPS.get(types.get(weight), 0.0) / 4))})
+        wave = tape.op("Sin", [tape.op("Add", [tape.op("Mul", [clean, frequency]), phase])])
+        moved = tape.op("Add", [tape.op("Mul", [tape.op("Mul", [wave, size]), clean]), clean])
+        graph.insert_after(node, _named(tape, f"sardonyx.rounding.{number}"))
         for user, index in uses:
-            user.replace_input_with(index, last)
+            user.replace_input_with(index, moved)
     return copy
 
 
-def _evaluated(model: ir.Model, feeds: Mapping[str, Value]) -> list[Value] | None:
-    """Return the outputs in double precision, computed without the runtime; None if an operator has no definition.
-
-    For models with recurrent operators, whose kernels know no doubles and approximate tanh at every step.
-    """
-    operators = {node.op_type for node in model.graph.all_nodes()}
-    if not operators & RECURRENT or operators & _ROUGH:
-        return None
-
-    from sardonyx.exact.evaluate import doubles  # loaded where results differ
-
-    return doubles(io.to_proto(model), feeds)
+def _named(tape: ir.tape.Tape, prefix: str) -> Sequence[ir.Node]:
+    """Return the nodes of a tape with names of their own, which are those of their results."""
+    for place, node in enumerate(tape.nodes):
+        node.name = node.outputs[0].name = f"{prefix}.{place}"
+    return tape.nodes
 
 
 def _with_operator(model: ir.Model, operator: str) -> set[str]:
@@ -213,25 +199,21 @@ def without_convolutions(model: ir.Model) -> ir.Model:
     if copy.opset_imports.get("", 1) < _FIRST_OPSET:
         return copy
     for number, node in enumerate([n for graph in nested_graphs(copy.graph) for n in graph if n.op_type == "Conv"]):
-        weight, graph = node.inputs[1], node.graph
+        weight, graph, result = node.inputs[1], node.graph, node.outputs[0]
         shape = [dim for dim in (weight.shape or ()) if isinstance(dim, int)] if weight is not None else []
         nodes = _taps(node, shape, f"sardonyx.taps.{number}") if len(shape) > 2 else None
         if nodes is None or graph is None:
             continue
         graph.insert_before(node, nodes)
-        result, total = node.outputs[0], nodes[-1].outputs[0]
-        name, total.type, total.shape = result.name, result.type, result.shape
-        for user, index in list(result.uses()):
-            user.replace_input_with(index, total)
-        for index, output in enumerate(graph.outputs):
-            if output is result:
-                graph.outputs[index] = total
+        name, total = result.name, nodes[-1].outputs[0]
+        total.type, total.shape = result.type, result.shape
+        result.replace_all_uses_with(total, replace_graph_outputs=True)
         graph.remove(node)
         total.name = name
     return copy
 
 
-def _taps(node: ir.Node, weight_shape: Sequence[int], name: str) -> list[ir.Node] | None:
+def _taps(node: ir.Node, weight_shape: Sequence[int], name: str) -> Sequence[ir.Node] | None:
     """Return nodes that compute what a Conv does, its result last; None if its form is not covered."""
     channels, per_group, *window = weight_shape
     group, rank = node.attributes.get_int("group", 1), len(window)
@@ -242,19 +224,14 @@ def _taps(node: ir.Node, weight_shape: Sequence[int], name: str) -> list[ir.Node
     pads = node.attributes.get_ints("pads") or (0,) * (2 * rank)
     strides = node.attributes.get_ints("strides") or (1,) * rank
     dilations = node.attributes.get_ints("dilations") or (1,) * rank
-    nodes: list[ir.Node] = []
-
-    def op(op_type: str, *inputs: ir.Value, **attributes: str | ir.TensorProtocol) -> ir.Value:
-        nodes.append(ir.node(op_type, list(inputs), attributes, name=f"{name}.{len(nodes)}"))
-        nodes[-1].outputs[0].name = nodes[-1].name
-        return nodes[-1].outputs[0]
+    tape = ir.tape.Tape()
 
     def constant(numbers: Sequence[int]) -> ir.Value:
-        return op("Constant", value=ir.tensor(np.array(numbers, np.int64)))
+        return tape.op("Constant", [], {"value": ir.tensor(np.array(numbers, np.int64))})
 
     x, weight, *bias = (value for value in node.inputs if value is not None)
     if any(pads):
-        x = op("Pad", x, constant((0, 0, *pads[:rank], 0, 0, *pads[rank:])))
+        x = tape.op("Pad", [x, constant((0, 0, *pads[:rank], 0, 0, *pads[rank:]))])
     axes = constant(range(2, 2 + rank))
     steps, ones, by_channel = constant(strides), constant((1,) * rank), constant((1, channels, *(1,) * rank))
     letters, terms = _AXES[:rank], list[ir.Value]()
@@ -262,16 +239,14 @@ def _taps(node: ir.Node, weight_shape: Sequence[int], name: str) -> list[ir.Node
         starts = [place * dilation for place, dilation in zip(tap, dilations, strict=True)]
         left = [(size - 1) * dilation - start for size, dilation, start in zip(window, dilations, starts, strict=True)]
         ends = constant([-rest if rest else _TO_THE_END for rest in left])
-        part = op("Slice", x, constant(starts), ends, axes, steps)
-        factor = op("Slice", weight, constant(tap), constant([place + 1 for place in tap]), axes, ones)
+        part = tape.op("Slice", [x, constant(starts), ends, axes, steps])
+        factor = tape.op("Slice", [weight, constant(tap), constant([place + 1 for place in tap]), axes, ones])
         if group > 1:
-            terms.append(op("Mul", part, op("Reshape", factor, by_channel)))
+            terms.append(tape.op("Mul", [part, tape.op("Reshape", [factor, by_channel])]))
         else:
-            factor = op("Reshape", factor, constant((channels, per_group)))
-            terms.append(op("Einsum", part, factor, equation=f"nc{letters},mc->nm{letters}"))
+            factor = tape.op("Reshape", [factor, constant((channels, per_group))])
+            terms.append(tape.op("Einsum", [part, factor], {"equation": f"nc{letters},mc->nm{letters}"}))
     if bias:
-        terms.append(op("Reshape", bias[0], by_channel))
-    total = terms[0]
-    for term in terms[1:]:
-        total = op("Add", total, term)
-    return nodes
+        terms.append(tape.op("Reshape", [bias[0], by_channel]))
+    functools.reduce(lambda total, term: tape.op("Add", [total, term]), terms)
+    return _named(tape, name)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from types import MappingProxyType
 
@@ -29,7 +29,7 @@ import onnx
 import onnx_ir as ir
 from msgspec import Struct
 
-from sardonyx.exact.call import FLOATS, Invalid
+from sardonyx.exact.call import FLOATS, Invalid, Undecided
 from sardonyx.ir.ops import ARITHMETIC, ATTENTION_NAMES, MATRIX_PRODUCTS, REARRANGES, SOFTMAXES
 from sardonyx.ir.shapes import Size
 from sardonyx.verification.index_terms import Unproven, fused, is_uniform, source, text_of
@@ -57,10 +57,6 @@ _FITTING = ARITHMETIC | ATTENTION_NAMES | MATRIX_PRODUCTS | REARRANGES | SOFTMAX
 
 Sizes = Mapping[Size | None, int]  # in place of fixed ones
 AS_THEY_ARE: Sizes = MappingProxyType({})
-
-
-def _is_float(stored: ir.TensorProtocol) -> bool:
-    return stored.dtype.value in FLOATS
 
 
 def holds_sizes(stored: ir.TensorProtocol) -> bool:
@@ -99,7 +95,7 @@ class FixedSizes(Struct, frozen=True):
             (kept if attribute.name in _COUNTS else places).update((attribute.i, *attribute.ints))
         kept.update(number for side in sides for number in _made_of(side))
         sources = itertools.chain((entry.shape or () for entry in excerpt.border), (shapes[name] for name in free))
-        largest = max(map(_elements, sources), default=0)
+        largest = max((math.prod(size for size in shape if isinstance(size, int)) for shape in sources), default=0)
         sizes = frozenset(size for size in found if isinstance(size, int)) - kept - places
         is_fitting = excerpt.operators <= _FITTING
         compared = frozenset[int]() if is_fitting else frozenset(places | named)
@@ -149,17 +145,15 @@ class FixedSizes(Struct, frozen=True):
 def _made_of(side: SmallModel) -> Iterator[int]:
     """Yield the integers that single floats are made from, such as d in 1 / √d."""
     floats = [attribute.f for node in side.proto.graph.node for attribute in node.attribute if attribute.f]
-    floats += [float(each.numpy().item()) for each in side.constants.values() if _is_float(each) and each.size == 1]
+    floats += [
+        float(each.numpy().item()) for each in side.constants.values() if each.size == 1 and each.dtype.value in FLOATS
+    ]
     if not floats:
         return
     with np.errstate(all="ignore"):
         made = np.abs(np.array(floats))[:, None] ** np.array(_POWERS, np.float64)
         whole = (made > 1) & (made < _ENDLESS) & (np.abs(made - np.round(made)) < _NEAR * made)
     yield from (round(number) for number in made[whole].tolist())
-
-
-def _elements(shape: Iterable[Size | None]) -> int:
-    return math.prod(size for size in shape if isinstance(size, int))
 
 
 _OLDEST = 13  # opset whose operators are described
@@ -182,7 +176,7 @@ def at_every_size(excerpt: Excerpt) -> EverySize:
     try:
         before, after = (_Side(excerpt, side).outputs() for side in (excerpt.before, excerpt.exact))
         return min(itertools.starmap(_compared, zip(before[: excerpt.results], after, strict=True)), key=_WORST.index)
-    except (Unproven, Invalid, ValueError, IndexError, KeyError):
+    except (Unproven, Invalid, Undecided, ValueError, IndexError, KeyError, TypeError):
         return EverySize.UNKNOWN
 
 
@@ -207,7 +201,7 @@ class _Side:
     def __init__(self, excerpt: Excerpt, side: SmallModel) -> None:
         self._graph, self._scope = side.proto.graph, dict[str, Value]()
         self._opset = max(entry.version for entry in side.proto.opset_import if entry.domain == "")
-        self._dims = {size for entry in excerpt.border for size in entry.shape or ()}
+        self._dims = frozenset(size for entry in excerpt.border for size in entry.shape or ())
         self._constants = side.constants
         self._border = {entry.name: entry for entry in excerpt.border}
 
@@ -215,7 +209,11 @@ class _Side:
         """Return the outputs."""
         for node in self._graph.node:
             operands = [self._value(name) for name in node.input]
-            for name, value in zip(node.output, self._results(node, operands), strict=False):
+            if node.domain not in ("", "ai.onnx") or self._opset < _OLDEST:
+                raise Unproven(f"{node.domain} {node.op_type} {self._opset}")
+            attributes = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
+            results = evaluated(Call(node, operands, attributes, self._opset, self._dims))
+            for name, value in zip(node.output, results, strict=False):
                 self._scope[name] = value
         return [self._value(output.name) for output in self._graph.output]
 
@@ -224,12 +222,6 @@ class _Side:
             border = self._border.get(name)
             self._scope[name] = _constant(name, self._constants[name]) if border is None else _border(border)
         return self._scope[name] if name else None
-
-    def _results(self, node: onnx.NodeProto, operands: list[Value]) -> Sequence[Value]:
-        if node.domain not in ("", "ai.onnx") or self._opset < _OLDEST:
-            raise Unproven(f"{node.domain} {node.op_type} {self._opset}")
-        attributes = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
-        return evaluated(Call(node, operands, attributes, self._opset, frozenset(self._dims)))
 
 
 def _border(entry: Border) -> Value:

@@ -36,14 +36,7 @@ from sardonyx.ir.ops import MOVES_DATA, READS_SHAPE
 from sardonyx.ir.precision import FORMATS
 from sardonyx.ir.shapes import Size
 from sardonyx.verification.border_values import Generator, Style, Way
-from sardonyx.verification.every_size import (
-    AS_THEY_ARE,
-    EverySize,
-    FixedSizes,
-    Sizes,
-    at_every_size,
-    holds_sizes,
-)
+from sardonyx.verification.every_size import AS_THEY_ARE, EverySize, FixedSizes, Sizes, at_every_size, holds_sizes
 from sardonyx.verification.rewrite_models import Excerpt
 
 _RANDOM_ORDERS = 4
@@ -90,10 +83,8 @@ class _OtherShape(_Unequal):
 
 def decide(excerpt: Excerpt) -> Decision:
     """Return what exact arithmetic says about a rewrite."""
-    if excerpt.is_random:
-        return Decision(Claim.UNDECIDED, "its results are random")
-    if excerpt.has_parameters:
-        return Decision(Claim.UNDECIDED, "an attribute is a parameter of the function")
+    if excerpt.obstacle:
+        return Decision(Claim.UNDECIDED, excerpt.obstacle)
     decision, readings = Decision(Claim.UNDECIDED), (False, True) if _has_literals(excerpt) else (False,)
     with _blas().limit(limits=1, user_api="blas"), np.errstate(all="ignore"):
         comparisons = [_Comparison(excerpt, reads_literals=reads_literals) for reads_literals in readings]
@@ -103,25 +94,22 @@ def decide(excerpt: Excerpt) -> Decision:
                 if decision.claim in EQUAL:
                     every_size = decision.claim is Claim.ALL_VALUES and comparison.every_size is not EverySize.UNKNOWN
                     return replace(decision, is_smaller=is_smaller, every_size=every_size)
-            if decision.claim is Claim.UNEQUAL and choice == _AS_THEY_ARE:
+            if decision.claim is Claim.UNEQUAL and AS_THEY_ARE in choice:
                 break
     return decision
-
-
-_AS_THEY_ARE = [AS_THEY_ARE]
 
 
 def _choices(excerpt: Excerpt, comparison: _Comparison) -> Iterator[tuple[bool, Sequence[Sizes]]]:
     """Yield sizes to compare at, and whether constants name them: smaller ones first if the values are large."""
     fixed = FixedSizes.of(excerpt)
-    is_small = not fixed.is_large or not comparison.reads_values
-    if is_small:
-        yield False, _AS_THEY_ARE
+    smaller_first = fixed.is_large and comparison.reads_values
+    if not smaller_first:
+        yield False, [AS_THEY_ARE]
     smaller = fixed.choices(comparison.accepts)
     if smaller:
         yield fixed.names(smaller[0]), smaller
-    if not is_small:
-        yield False, _AS_THEY_ARE
+    if smaller_first:
+        yield False, [AS_THEY_ARE]
 
 
 def _has_literals(excerpt: Excerpt) -> bool:
@@ -204,8 +192,7 @@ class _Comparison:
     def decision(self, fixed: Sizes) -> Decision:
         """Compare at several sizes."""
         self._choose(fixed)
-        way = self._accepted()
-        if way is None:
+        if (way := self._accepted()) is None:
             return Decision(Claim.UNDECIDED, "no values fit")
         claim = self._at(way, required=True)
         for sizes in self._sizes(way):
@@ -226,8 +213,7 @@ class _Comparison:
     def compare_once(self, fixed: Sizes) -> None:
         """Compare on one choice of values."""
         self._choose(fixed)
-        way = self._accepted()
-        if way is None:
+        if (way := self._accepted()) is None:
             raise Undecided("no values fit")
         self._compared(way, Order.TRUE, 0)
 
@@ -269,10 +255,9 @@ class _Comparison:
             return None
         numbers = self._numbers(order, seed)
         try:
-            results = self._side(0, values, numbers)[: self._excerpt.results]
+            run = _Run(way, values, numbers, self._side(0, values, numbers)[: self._excerpt.results])
         except Invalid:
             return None
-        run = _Run(way, values, numbers, results)
         self._first = self._first or run
         return run
 
@@ -379,18 +364,19 @@ def _constants(excerpt: Excerpt, numbers: Numbers, fixed: Sizes, *, only_moves: 
         dtype = each.dtype.value
         if dtype in FLOATS and only_moves:
             bits = _bits(each.dtype.numpy())
+            is_free = name in free
             values[name] = (
-                _random_bits(rng, shapes[name], bits) if name in free else np.ascontiguousarray(each.numpy()).view(bits)
+                _random_bits(rng, shapes[name], bits) if is_free else np.ascontiguousarray(each.numpy()).view(bits)
             )
         elif name in free:
-            drawn = Real.drawn(rng, shapes[name], dtype)
-            is_vector = len(drawn.shape) == 1  # some of them are variances, which have roots
-            values[name] = Real(drawn.residues, np.abs(drawn.doubles), dtype) if is_vector else drawn
+            values[name] = drawn = Real.drawn(rng, shapes[name], dtype)
+            if drawn.ndim == 1:  # some of them are variances, which have roots
+                values[name] = Real(drawn.residues, np.abs(drawn.doubles), dtype)
         elif each.dtype == ir.DataType.STRING:
             raise Undecided("a constant of strings")
         else:
             array = np.asarray(each.numpy())
-            if fixed and holds_sizes(each) and not fixed.keys().isdisjoint(array.reshape(-1).tolist()):
+            if fixed and holds_sizes(each):
                 array = np.array(_replaced(array.reshape(-1).tolist(), fixed), array.dtype).reshape(array.shape)
             values[name] = tensor(numbers, array, dtype)
     return values
@@ -425,16 +411,11 @@ def _compare(old: Value, new: Value) -> int:
     if dtype_of(old) != dtype_of(new):
         names = (onnx.TensorProto.DataType.Name(dtype_of(value)) for value in (new, old))
         raise _Unequal(" instead of ".join(names))
-    if not isinstance(old, Real):
-        wrong = np.asarray(old != new)
-        count = wrong.size
-    else:
-        undefined = np.isnan(old.doubles)
-        wrong = old.differs(new) & ~undefined
-        count = int((~undefined).sum())
+    undefined = np.isnan(old.doubles) if isinstance(old, Real) else np.zeros(old.shape, bool)
+    wrong = (old.differs(new) if isinstance(old, Real) else np.asarray(old != new)) & ~undefined
     if wrong.any():
         raise _Unequal(f"{int(wrong.sum())} of {wrong.size} elements differ")
-    return count
+    return int((~undefined).sum())
 
 
 def _units(old: Value, new: Value) -> float | None:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
@@ -29,9 +29,12 @@ from msgspec import Struct
 from sardonyx.inputs.values import hides
 from sardonyx.ir.ops import CASTS, KEEPS_ORDER
 from sardonyx.records.run import Accuracy
-from sardonyx.runtime import Array, Choice, Engine, Feeds, Value
+from sardonyx.runtime import Array, Choice, Feeds, Value
 from sardonyx.runtime.observe import Observed
 from sardonyx.verification.tolerance import as_parts, beyond_rounding
+
+if TYPE_CHECKING:
+    from sardonyx.frontend.tracing.engine import TorchEngine
 
 _CHOOSES = {"TopK": (1, -1), "ArgMax": (0, 0), "ArgMin": (0, 0)}  # which output holds indices, and the default axis
 _MOVES = KEEPS_ORDER | CASTS  # indices are compared in their stored order
@@ -69,11 +72,7 @@ class Ties(Struct, frozen=True):
 
 def _of(indices: Array, choices: Sequence[Choice]) -> list[Choice]:
     """Return the choices with exactly these indices."""
-    return [
-        choice
-        for choice in choices
-        if choice.indices.size == indices.size and np.array_equal(choice.indices.ravel(), indices.ravel())
-    ]
+    return [choice for choice in choices if np.array_equal(choice.indices.ravel(), indices.ravel())]
 
 
 def _same_scores(one: Choice, other: Choice) -> bool:
@@ -152,11 +151,6 @@ class Padding(Struct, frozen=True):
         """The number of positions left out."""
         return int(np.count_nonzero(self.where))
 
-    @property
-    def positions(self) -> int:
-        """The number of all positions."""
-        return self.where.size
-
     def without(self, array: Array) -> Array:
         """Return the output with zeros at these positions."""
         return np.where(self.where, array.dtype.type(0), array)
@@ -191,9 +185,8 @@ def _padding(a: Value, b: Value, hidden: Sequence[Array], lengths: frozenset[int
     if not moved.any():
         return None
     found = (where for mask in hidden for way in (_placed, _flattened) for where in way(moved, mask, lengths))
-    places = map(Padding, found)
     items = (Padding(where, pooled=True) for mask in hidden for where in _pooled(moved, mask, lengths))
-    return next(places, None) or min(items, key=lambda item: item.count, default=None)
+    return next(map(Padding, found), None) or min(items, key=lambda item: item.count, default=None)
 
 
 def _placed(moved: Array, hidden: Array, lengths: frozenset[int]) -> Iterator[Array]:
@@ -253,30 +246,7 @@ def _windows(hidden: Array, length: int, lengths: frozenset[int]) -> Iterator[Ar
 _TIE_ORDERS = 4  # of equal scores
 
 
-class LiveEngine(Engine, Protocol):
-    """A module that can also run in double precision, and with changes where its outputs are not well defined."""
-
-    def run_in_double(self, feeds: Feeds) -> list[Value] | None:
-        """Return all outputs computed in double precision, or None if the module cannot run in it."""
-        ...
-
-    def run_unattended(self, feeds: Feeds) -> tuple[list[Value], frozenset[int]] | None:
-        """Return all outputs with other numbers in attention rows without a key, and the lengths of these attentions.
-
-        Return None if every row attends to some key.
-        """
-        ...
-
-    def choices(self, feeds: Feeds) -> list[Choice]:
-        """Return the scores and indices of everything that the module chooses by score."""
-        ...
-
-    def run_shuffled(self, feeds: Feeds, sample: int) -> list[Value] | None:
-        """Return all outputs with scores equal up to rounding in random order, or None if nothing is chosen."""
-        ...
-
-
-def shuffled(live: LiveEngine, feeds: Feeds) -> list[list[Value]]:
+def shuffled(live: TorchEngine, feeds: Feeds) -> list[list[Value]]:
     """Return a module's outputs for several orders of equal scores; nothing if it chooses nothing by score."""
     runs = (live.run_shuffled(feeds, sample) for sample in range(_TIE_ORDERS))
     return [outputs for outputs in itertools.takewhile(bool, runs) if outputs is not None]

@@ -24,7 +24,6 @@ from sardonyx.records.run import Accuracy, Verdict
 from sardonyx.runtime import Array, Engine, Value
 from sardonyx.runtime.library import NoKernel
 from sardonyx.verification.compare import Oracle, seeds_from
-from sardonyx.verification.exclusions import LiveEngine
 from sardonyx.verification.reference import Progress
 from sardonyx.verification.subject import Model, Subject
 from sardonyx.verification.tolerance import ROUNDING_FACTOR, epsilon, float_difference, is_float
@@ -51,7 +50,7 @@ def check_in_float32(
     exported: Model,
     wide: ir.Model,
     *,
-    module: LiveEngine,
+    module: TorchEngine,
     module_itself: Engine,
     is_half: bool,
     weights: Collection[str],
@@ -81,8 +80,7 @@ def check_in_float32(
         failures, note = _run_in_own_types(exported, module_itself, inputs[0], threads, wide_outputs)
     except RuntimeFailure as refusal:
         raise ModelError(
-            f"torch wrote a graph in half precision that is not valid: {refusal.message}",
-            hint='use `dtype="float32"`',
+            f"torch wrote a graph in half precision that is not valid: {refusal.message}", hint='use `dtype="float32"`'
         ) from refusal
     rounded = set(constants_cast(wide)) - set(weights) - set(inputs[0])
     oracle = Oracle(

@@ -143,11 +143,11 @@ class ModuleCheck:
             outputs=comparer.outputs(),
             failures=tuple(lines),
             notes=(
-                *comparer.left_out.lines,
+                *comparer.left_out,
                 *comparer.notes,
                 *(f"its output '{live}' is one of its inputs" for live in missing if live in passed_on),
             ),
-            not_covered=tuple(comparer.left_out.lines),
+            not_covered=tuple(comparer.left_out),
             seconds=time.perf_counter() - began,
         )
         dropped = tuple(live for live in missing if live not in passed_on)

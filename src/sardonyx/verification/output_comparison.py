@@ -12,13 +12,13 @@ outputs must be equal, except elements that rounding, or the order of equal scor
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from msgspec import Struct, field
@@ -51,35 +51,12 @@ class Reason(StrEnum):
     TIE = "elements of '{name}' depend on the order of equal scores"
 
 
-class LeftOut:
-    """The number of elements that were not compared in all trials, by reason and output."""
-
-    def __init__(self) -> None:
-        self._counts: dict[Reason, dict[str, tuple[int, int]]] = defaultdict(dict)
-
-    def add(self, why: Reason, name: str, count: int, total: int) -> None:
-        """Add the elements of an output that were not compared in one trial, and their total."""
-        before = self._counts[why].get(name, (0, 0))
-        self._counts[why][name] = (before[0] + count, before[1] + total)
-
-    @property
-    def lines(self) -> list[str]:
-        """One line for each reason: the numbers of the first output, and how many more outputs there are."""
-        lines: list[str] = []
-        for why, outputs in self._counts.items():
-            (name, (count, total)), *others = outputs.items()
-            rest = f", nor in {len(others)} other output{'s' if len(others) > 1 else ''}" if others else ""
-            lines.append(f"{count} of {total} {why.format(name=name)}: not compared{rest}")
-        return lines
-
-
 _WEAK_EVIDENCE, _WEAK_SHARE = 0.05, 0.1  # a limit of five percent in a tenth of the elements is worth a note
 # Of eps, by which kernels may differ if double precision shows that they agree, or exact arithmetic; narrow types have
 # few digits to lose, and the runtime computes their sums in single precision.
 _KERNEL_ROUNDINGS, _NARROW_KERNEL_ROUNDINGS = 2.0**10, 2.0**4
 _SAME_RANGE = 0.1  # distance of half precision from double precision, beyond which their ranges differ
 
-_NO_TIES = Ties()
 _SINGLE, _DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
 Path: TypeAlias = tuple[int, ...]
 Outputs: TypeAlias = Sequence[Value]
@@ -99,11 +76,8 @@ class Precise(Struct, frozen=True):
 
         What a pair explains, more pairs explain too.
         """
-        moves: Array | None = None
-        for pair in self._pairs(path):
-            if (moved := gap(*pair)).shape == shape:
-                moves = moved if moves is None else np.maximum(moves, moved)
-                yield moves
+        gaps = (gap(*pair) for pair in self._pairs(path))
+        yield from itertools.accumulate((moved for moved in gaps if moved.shape == shape), np.maximum)
 
     def undecided(self, path: Path, shape: tuple[int, ...]) -> Array:
         """Return which elements of a discrete output rounding changes."""
@@ -113,18 +87,15 @@ class Precise(Struct, frozen=True):
     def both(self, path: Path, shape: tuple[int, ...]) -> tuple[Array, Array] | None:
         """Return one output of both models in double precision, or None if one of them is not known."""
         result = self.result() if callable(self.result) else self.result
-        values = (_descend(side, path) for side in (self.exact, result) if side is not None)
-        arrays = [value for value in values if value is not None and value.shape == shape]
-        return (arrays[0], arrays[1]) if len(arrays) == 2 else None
+        arrays = [_descend(side, path) for side in (self.exact, result) if side is not None]
+        a, b = arrays if len(arrays) == 2 else (None, None)
+        return (a, b) if a is not None and b is not None and a.shape == b.shape == shape else None
 
     def _pairs(self, path: Path) -> Iterator[tuple[Array, Array]]:
         for one, other in self.roundings():
             a, b = _descend(one, path), _descend(other, path)
             if a is not None and b is not None and a.shape == b.shape:
                 yield a, b
-
-
-PreciseSource: TypeAlias = Callable[[], Precise | None]
 
 
 class _Worst(Struct):
@@ -164,22 +135,18 @@ class OutputComparer:
         self._accuracy = accuracy
         self._random = random
         self._worst = [_Worst() for _ in names]
-        self._hides_rows = False
-        self._padding: Sequence[Padding | None] = ()
-        self._ties = _NO_TIES
-        self._strict = False
         self.notes: list[str] = []
-        self.left_out = LeftOut()
+        self._left_out = dict[Reason, dict[str, tuple[int, int]]]()  # elements that were not compared, and all
 
     def compare(
         self,
         reference: Outputs,
         results: Outputs,
-        precise: PreciseSource,
+        precise: Callable[[], Precise | None] = lambda: None,
         *,
         hides_rows: bool = False,
         padding: Sequence[Padding | None] = (),
-        ties: Ties = _NO_TIES,
+        ties: Ties = Ties(),  # noqa: B008 (it is frozen)
         strict: bool = False,
     ) -> list[str]:
         """Return one line for every output that differs by more than is allowed.
@@ -194,13 +161,25 @@ class OutputComparer:
             ties: What the reference chose by score; evaluated only if outputs differ.
             strict: Compare in double precision whatever differs, since half precision hides wrong weights.
         """
-        self._hides_rows, self._padding, self._ties, self._strict = hides_rows, padding, ties, strict
-        pairs = enumerate(zip(reference, results, strict=True))
-        every = {index: self._compare_values(a, b, index, (index,), precise) for index, (a, b) in pairs}
-        lines = {index: line for index, line in every.items() if line is not None}
-        for index in lines:
-            self._worst[index].passed = False
-        return [f"output '{self._names[index]}': {line}" for index, line in lines.items()]
+        self._precise, self._hides_rows, self._padding = precise, hides_rows, padding
+        self._ties, self._strict = ties, strict
+        lines: list[str] = []
+        for index, (a, b) in enumerate(zip(reference, results, strict=True)):
+            line = self._compare_values(a, b, (index,))
+            if line is not None:
+                self._worst[index].passed = False
+                lines.append(f"output '{self._names[index]}': {line}")
+        return lines
+
+    @property
+    def left_out(self) -> list[str]:
+        """What was not compared, a line for each reason: the numbers of the first output, and how many others."""
+        lines: list[str] = []
+        for why, outputs in self._left_out.items():
+            (name, (count, total)), *others = outputs.items()
+            rest = f", nor in {len(others)} other output{'s' if len(others) > 1 else ''}" if others else ""
+            lines.append(f"{count} of {total} {why.format(name=name)}: not compared{rest}")
+        return lines
 
     def outputs(self) -> tuple[OutputDifference, ...]:
         """Return the worst difference of every output for the record."""
@@ -216,15 +195,17 @@ class OutputComparer:
             for name, w in zip(self._names, self._worst, strict=True)
         )  # fmt: skip
 
-    def _compare_values(self, a: Value, b: Value, index: int, path: Path, precise: PreciseSource) -> str | None:
-        table = _table(a)
-        if table is not None:
-            return self._compare_maps(a, b, table, index, path, precise)
-        if isinstance(a, list) and isinstance(b, list):
+    def _compare_values(self, a: Value, b: Value, path: Path) -> str | None:
+        """Compare two outputs, or elements of two sequences; maps with the same keys are compared as tables."""
+        index, table, other = path[0], _table(a), _table(b)
+        if table is not None and other is not None and isinstance(a, dict) == isinstance(b, dict):
+            if _keys(a) != _keys(b):
+                return f"a map with the keys {_few(_keys(b))} instead of {_few(_keys(a))}"
+            a, b = table, other
+        elif table is None and isinstance(a, list) and isinstance(b, list):
             if len(a) != len(b):
                 return f"a sequence of {len(b)} instead of {len(a)}"
-            pairs = enumerate(zip(a, b, strict=True))
-            lines = (self._compare_values(x, y, index, (*path, i), precise) for i, (x, y) in pairs)
+            lines = (self._compare_values(x, y, (*path, i)) for i, (x, y) in enumerate(zip(a, b, strict=True)))
             return next((line for line in lines if line is not None), None)
         if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
             return None if a is None and b is None else f"{_kind(b)} instead of {_kind(a)}"
@@ -235,71 +216,65 @@ class OutputComparer:
             return f"shape {list(b.shape)} instead of {list(a.shape)}"
         if self._names[index] in self._random:
             return None
-        if path == (index,) and index < len(self._padding):
-            a, b = self._without_padding(a, b, index, self._padding[index])
-        if is_float(a.dtype) or a.dtype.kind == "c":
-            earlier = replace(self._worst[index])
-            line = self._compare_floats(a, b, index, path, precise)
-            tied = self._moved_by_ties(a, index, path) if line is not None else None
-            if tied is None:
-                return line
-            self._worst[index], zero = earlier, a.dtype.type(0)
-            return self._compare_floats(np.where(tied, zero, a), np.where(tied, zero, b), index, path, precise)
-        return self._compare_discrete(a, b, index, path, precise)
+        padding = self._padding[index] if len(path) == 1 and index < len(self._padding) else None
+        if padding is not None:
+            self._leave_out(Reason.POOLED if padding.pooled else Reason.PADDING, index, padding.where)
+            a, b = padding.without(a), padding.without(b)
+        if not is_float(a.dtype) and a.dtype.kind != "c":
+            return self._compare_discrete(a, b, path)
+        earlier = replace(self._worst[index])
+        line = self._compare_floats(a, b, path)
+        tied = self._moved_by_ties(a, path) if line is not None else None
+        if tied is None:
+            return line
+        self._worst[index], zero = earlier, a.dtype.type(0)
+        return self._compare_floats(np.where(tied, zero, a), np.where(tied, zero, b), path)
 
-    def _compare_maps(
-        self, a: Value, b: Value, table: Array, index: int, path: Path, precise: PreciseSource
-    ) -> str | None:
-        """Compare maps, or sequences of maps with the same keys, as tables with a row per map and a column per key."""
-        other = _table(b)
-        if other is None or isinstance(a, dict) != isinstance(b, dict):
-            return f"{_kind(b)} instead of {_kind(a)}"
-        if _keys(a) != _keys(b):
-            return f"a map with the keys {_few(_keys(b))} instead of {_few(_keys(a))}"
-        return self._compare_values(table, other, index, path, precise)
-
-    def _compare_floats(self, a: Array, b: Array, index: int, path: Path, precise: PreciseSource) -> str | None:
+    def _compare_floats(self, a: Array, b: Array, path: Path) -> str | None:
         if self._hides_rows:
-            a, b = self._without_hidden_rows(a, b, index)
-        difference = float_difference(a, b)
+            a, b = self._without_hidden_rows(a, b, path[0])
+        difference, line, place = float_difference(a, b), None, None
         dtype = _SINGLE if self._exported and a.dtype == _DOUBLE else a.dtype  # ONNX attributes hold single precision
         allowed = limit(dtype, self._accuracy)
-        if difference.pattern is not None or self._accuracy is Accuracy.EXACT:
-            self._keep(index, difference, allowed, None)
-            unequal = difference.max_abs > 0 or difference.max_ulp > 0
-            exact = f"differs by up to {difference.max_abs:.3g} ({difference.max_ulp:.0f} ulp), allowed 0"
-            return difference.pattern or (exact if unequal else None)
-        if difference.max_abs == 0 and difference.max_ulp == 0:
-            self._keep(index, difference, allowed, None)
-            return None
-        is_near = difference.scaled <= _most_roundings(a.dtype)
-        if self.proven and is_near:
-            self._keep(index, difference, allowed, None)
-            return None
-        deviation = Deviation(a, b, allowed, local=self._accuracy is not Accuracy.APPROXIMATES)
-        line, place = deviation.excess(), deviation.worst()
-        if self.proven and line is not None:
-            line = self._of_proven(a, b, path, line, precise())
-        elif line is not None or self._strict:
-            known = precise()
-            explained = self._explained(deviation, a, index, path, known) if is_near else None
-            both = known.both(path, a.shape) if known is not None and explained is None else None
-            if explained is not None:
-                line, place = None, explained
-            elif known is None:
-                self._note(f"'{self._names[index]}' could not be compared in double precision")
-            elif both is None:
-                line, place = self._within_roundings(deviation, index, path, known)
-            elif not all(_represents(exact, own, a != b) for exact, own in zip(both, (a, b), strict=True)):
-                self._note(f"'{self._names[index]}' could not be compared in double precision, where its range differs")
-            elif is_near or is_as_close(both, a, b):
-                line, place = self._in_double(deviation, a, b, both, index, path, known)
-            else:
-                line = line or "differs, and is farther from double precision than the reference"
-        self._keep(index, difference, allowed, place)
+        differs = difference.max_abs > 0 or difference.max_ulp > 0
+        if difference.pattern is not None:
+            line = difference.pattern
+        elif differs and self._accuracy is Accuracy.EXACT:
+            line = f"differs by up to {difference.max_abs:.3g} ({difference.max_ulp:.0f} ulp), allowed 0"
+        elif differs:
+            eps = epsilon(a.dtype)
+            is_near = difference.scaled <= (_KERNEL_ROUNDINGS if eps <= SINGLE_EPS else _NARROW_KERNEL_ROUNDINGS) * eps
+            if not (self.proven and is_near):
+                line, place = self._decide(a, b, allowed, is_near, path)
+        self._keep(path[0], difference, allowed, place)
         return line
 
-    def _explained(self, deviation: Deviation, a: Array, index: int, path: Path, known: Precise | None) -> Place | None:
+    def _decide(self, a: Array, b: Array, allowed: Limit, is_near: bool, path: Path) -> tuple[str | None, Place | None]:
+        """Return what differs by more than rounding explains, and the place nearest to the limit."""
+        deviation = Deviation(a, b, allowed, local=self._accuracy is not Accuracy.APPROXIMATES)
+        line, place = deviation.excess(), deviation.worst()
+        if line is None and (self.proven or not self._strict):
+            return None, place
+        known = self._precise()
+        if self.proven:
+            return None if line is None or self._is_as_precise(a, b, path, known) else line, place
+        explained = self._explained(deviation, a, path, known) if is_near else None
+        both = known.both(path, a.shape) if known is not None and explained is None else None
+        if explained is not None:
+            return None, explained
+        if known is None:
+            self._note(f"'{self._names[path[0]]}' could not be compared in double precision")
+        elif both is None:
+            return self._within_roundings(deviation, path, known)
+        elif not all(_represents(exact, own, a != b) for exact, own in zip(both, (a, b), strict=True)):
+            self._note(f"'{self._names[path[0]]}' could not be compared in double precision, where its range differs")
+        elif is_near or is_as_close(both, a, b):
+            return self._in_double(deviation, a, b, both, path, known)
+        else:
+            line = line or "differs, and is farther from double precision than the reference"
+        return line, place
+
+    def _explained(self, deviation: Deviation, a: Array, path: Path, known: Precise | None) -> Place | None:
         """Return the place nearest to the limit if the rounding error of an exported module, if small, is the reason.
 
         `_in_double` would accept the difference for the same reason. The graph need not run in double precision then.
@@ -309,36 +284,29 @@ class OutputComparer:
         moves = next(known.moves(path, deviation.shape), None)
         if moves is None or deviation.excess(moves) or deviation.loud_share(moves, _WEAK_EVIDENCE) > _WEAK_SHARE:
             return None
-        self._note(f"'{self._names[index]}' differs by rounding alone, as the module does from double precision")
+        self._note(f"'{self._names[path[0]]}' differs by rounding alone, as the module does from double precision")
         return deviation.worst(moves)
 
-    def _of_proven(self, a: Array, b: Array, path: Path, line: str, known: Precise | None) -> str | None:
-        """Return the line, unless the result is as close to double precision as the reference.
+    def _is_as_precise(self, a: Array, b: Array, path: Path, known: Precise | None) -> bool:
+        """Return whether the result is as close to double precision as the reference.
 
         By chance the reference may be very close where many steps follow on each other, as in a loop. So it is enough
         that the reference is as far for inputs that differ by rounding.
         """
         exact = _descend(known.exact, path) if known is not None and known.exact is not None else None
         if known is None or exact is None:
-            return line
-        if is_as_close((exact, exact), a, b):
-            self._note("the result is as close to double precision as the source")
-            return None
+            return False
         others = (_descend(outputs, path) for outputs in known.nearby())
-        if any(each is not None and is_as_close((exact, exact), each, b) for each in others):
-            self._note("the result is as close to double precision as the source for inputs that differ by rounding")
-            return None
-        return line
+        for own, of_what in itertools.chain(
+            [(a, "")], ((other, " for inputs that differ by rounding") for other in others)
+        ):
+            if own is not None and is_as_close((exact, exact), own, b):
+                self._note(f"the result is as close to double precision as the source{of_what}")
+                return True
+        return False
 
     def _in_double(
-        self,
-        own: Deviation,
-        a: Array,
-        b: Array,
-        both: tuple[Array, Array],
-        index: int,
-        path: Path,
-        known: Precise,
+        self, own: Deviation, a: Array, b: Array, both: tuple[Array, Array], path: Path, known: Precise
     ) -> tuple[str | None, Place | None]:
         """Compare the outputs by their difference in double precision; elements that are not compared are equal.
 
@@ -351,40 +319,27 @@ class OutputComparer:
         local = self._accuracy is not Accuracy.APPROXIMATES
         deviation = Deviation(wide, np.where(a == b, wide, wide + (result - exact)), allowed, local=local)
         if deviation.excess() is None:
-            self._note(f"'{self._names[index]}' differs by rounding alone: both agree in double precision")
+            self._note(f"'{self._names[path[0]]}' differs by rounding alone: both agree in double precision")
             return None, deviation.worst()
-        line, place = self._within_roundings(deviation, index, path, known)
-        if line is not None and not self._strict and self._within_roundings(own, index, path, known)[0] is None:
+        line, place = self._within_roundings(deviation, path, known)
+        if line is not None and not self._strict and self._within_roundings(own, path, known)[0] is None:
             line = None
         return line and f"{line}, in double precision", place
 
-    def _within_roundings(
-        self, deviation: Deviation, index: int, path: Path, known: Precise
-    ) -> tuple[str | None, Place | None]:
+    def _within_roundings(self, deviation: Deviation, path: Path, known: Precise) -> tuple[str | None, Place | None]:
         """Return what differs by more than the known rounding errors, and the place nearest to the limit."""
-        moves: Array | None = None
-        line: str | None = None
+        moves, line = None, deviation.excess()
         for moves in known.moves(path, deviation.shape):
             line = deviation.excess(moves)
             if line is None:
                 break
-        if moves is None:
-            line = deviation.excess()
         share = deviation.loud_share(moves, _WEAK_EVIDENCE) if line is None and moves is not None else 0.0
         if share > _WEAK_SHARE:
-            name, part = self._names[index], _WEAK_EVIDENCE / ROUNDING_FACTOR
+            name, part = self._names[path[0]], _WEAK_EVIDENCE / ROUNDING_FACTOR
             self._note(
                 f"rounding alone moves {share:.0%} of '{name}' by over {part:.1%}: agreement there is weak evidence"
             )
         return line, deviation.worst(moves)
-
-    def _without_padding(self, a: Array, b: Array, index: int, padding: Padding | None) -> tuple[Array, Array]:
-        """Replace positions whose values are undefined by zeros in both."""
-        if padding is None:
-            return a, b
-        why = Reason.POOLED if padding.pooled else Reason.PADDING
-        self.left_out.add(why, self._names[index], padding.count, padding.positions)
-        return padding.without(a), padding.without(b)
 
     def _without_hidden_rows(self, a: Array, b: Array, index: int) -> tuple[Array, Array]:
         """Replace rows that are NaN throughout in the reference and finite in the result by zeros in both."""
@@ -398,48 +353,52 @@ class OutputComparer:
         zero = a.dtype.type(0)
         return np.where(hidden, zero, a), np.where(hidden, zero, b)
 
-    def _compare_discrete(self, a: Array, b: Array, index: int, path: Path, precise: PreciseSource) -> str | None:
+    def _compare_discrete(self, a: Array, b: Array, path: Path) -> str | None:
         """Require equal integers, bools and strings, except where equal scores or rounding decide."""
-        wrong = np.asarray(a != b)
+        name, wrong = self._names[path[0]], np.asarray(a != b)
         if wrong.any() and a.dtype.kind in "iu":
-            wrong = self._without_ties(a, b, wrong, index, path)
-        if wrong.any() and self._accuracy is not Accuracy.EXACT and (known := precise()) is not None:
+            wrong = self._without_ties(a, b, wrong, path)
+        if wrong.any() and self._accuracy is not Accuracy.EXACT and (known := self._precise()) is not None:
             both = known.both(path, a.shape)
             rounded = known.undecided(path, a.shape) if both is None else both[0] == both[1]
-            self._note_undecided(index, both is None and bool(rounded.all()), int(np.count_nonzero(wrong & rounded)))
+            ties = int(np.count_nonzero(wrong & rounded))
+            if both is None and bool(rounded.all()):
+                self._note(
+                    f"every element of '{name}' is undecided: rounding alone changes it, so no value was compared"
+                )
+            elif ties:
+                self._note(f"the output '{name}' differs in {ties} elements that rounding alone moves")
             wrong = wrong & ~rounded
         count = int(np.count_nonzero(wrong))
         if a.dtype.kind in "iub" and a.size:
             largest = float(np.max(np.abs(a.astype(np.float64) - b.astype(np.float64)), where=wrong, initial=0.0))
-            self._keep(index, Difference(max_abs=largest, max_ulp=largest), Limit(0.0, 0.0), None)
+            self._keep(path[0], Difference(max_abs=largest, max_ulp=largest), Limit(0.0, 0.0), None)
         return f"{count} of {a.size} elements differ" if count else None
 
-    def _without_ties(self, a: Array, b: Array, wrong: Array, index: int, path: Path) -> Array:
+    def _without_ties(self, a: Array, b: Array, wrong: Array, path: Path) -> Array:
         """Leave out indices whose scores are equal, and elements computed from such indices."""
         equal = self._ties.same_score(a, b) if self._accuracy is not Accuracy.EXACT else None
         if equal is None:
-            tied = self._moved_by_ties(a, index, path)
+            tied = self._moved_by_ties(a, path)
             return wrong if tied is None else wrong & ~tied
         if (wrong & equal).any():
-            self._note(f"the output '{self._names[index]}' has different indices with equal scores")
+            self._note(f"the output '{self._names[path[0]]}' has different indices with equal scores")
         return wrong & ~equal
 
-    def _moved_by_ties(self, a: Array, index: int, path: Path) -> Array | None:
+    def _moved_by_ties(self, a: Array, path: Path) -> Array | None:
         """Return which elements depend on the order of equal scores, or None if none do."""
-        if self._accuracy is Accuracy.EXACT or path != (index,):
+        index, *inside = path
+        moved = None if self._accuracy is Accuracy.EXACT or inside else self._ties.moved(a, index)
+        if moved is None or not moved.any():
             return None
-        moved = self._ties.moved(a, index)
-        if not moved.any():
-            return None
-        self.left_out.add(Reason.TIE, self._names[index], int(np.count_nonzero(moved)), moved.size)
+        self._leave_out(Reason.TIE, index, moved)
         return moved
 
-    def _note_undecided(self, index: int, is_whole: bool, ties: int) -> None:
-        name = self._names[index]
-        if is_whole:
-            self._note(f"every element of '{name}' is undecided: rounding alone changes it, so no value was compared")
-        elif ties:
-            self._note(f"the output '{name}' differs in {ties} elements that rounding alone moves")
+    def _leave_out(self, why: Reason, index: int, where: Array) -> None:
+        """Count the elements of an output that are not compared in one trial, and all."""
+        outputs = self._left_out.setdefault(why, {})
+        count, total = outputs.get(self._names[index], (0, 0))
+        outputs[self._names[index]] = (count + int(np.count_nonzero(where)), total + where.size)
 
     def _note(self, text: str) -> None:
         if text not in self.notes:
@@ -455,12 +414,6 @@ class OutputComparer:
         worst.atol = max(worst.atol, allowed.rtol * new.scale)
         if place is not None and (worst.place is None or place.ratio > worst.place.ratio):
             worst.place = place
-
-
-def _most_roundings(dtype: np.dtype[Any]) -> float:
-    """Return by how much of |a| + median|a| kernels may differ if it is known that both compute the same function."""
-    eps = epsilon(dtype)
-    return (_KERNEL_ROUNDINGS if eps <= SINGLE_EPS else _NARROW_KERNEL_ROUNDINGS) * eps
 
 
 def _represents(exact: Array, own: Array, compared: Array) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -25,12 +25,13 @@ from sardonyx.runtime.load_failures import LOAD_A_LIBRARY, explain
 from sardonyx.runtime.remote import RemoteSession, RuntimeCrash, RuntimeTimeout
 from sardonyx.runtime.sessions import Runtime, parse_runtimes
 from sardonyx.verification.coverage import Bodies, Comparisons
-from sardonyx.verification.exclusions import LiveEngine, nearby
+from sardonyx.verification.exclusions import nearby
 from sardonyx.verification.output_comparison import OutputComparer
 from sardonyx.verification.subject import Model, Subject, random_outputs
 from sardonyx.verification.upcast import narrow_types, upcast
 
 if TYPE_CHECKING:
+    from sardonyx.frontend.tracing.engine import TorchEngine
     from sardonyx.verification.double_precision import DoublePrecision
 
 DEFAULT_SEEDS = (0, 1, 2, 3)
@@ -88,19 +89,17 @@ class Budget(Struct):
 
     def fits(self, elements: int, work: int = 0) -> bool:
         """Return whether a trial with this many input elements and operations fits the budget."""
-        is_short = self.trials < _MIN_TRIALS or self.work + work <= work_of(self.seconds, self.runtime)
-        return is_short and self._fits_memory(elements) and self._can_be_kept(elements)
-
-    def _can_be_kept(self, elements: int) -> bool:
-        expected = self.kept / self.trials * elements / max(self._largest, 1) if self.trials else 0
-        return self.trials < _MIN_TRIALS or expected < _ALWAYS_KEPT_BYTES or self.kept + expected <= _KEPT_BYTES
-
-    def _fits_memory(self, elements: int) -> bool:
-        if not self._smallest or elements <= self._largest:
+        growth = elements / max(self._largest, 1)
+        if self._smallest and elements > self._largest:
+            fixed = max(self.weights, self._smallest) if self._fewest != self._largest else self.weights
+            needed = fixed + (self._widest - fixed) * growth
+            if needed > max(2 * self._smallest, _ALWAYS_USED_BYTES):
+                return False
+        if self.trials < _MIN_TRIALS:
             return True
-        fixed = max(self.weights, self._smallest) if self._fewest != self._largest else self.weights
-        needed = fixed + (self._widest - fixed) * elements / max(self._largest, 1)
-        return needed <= max(2 * self._smallest, _ALWAYS_USED_BYTES)
+        kept = self.kept / self.trials * growth
+        can_be_kept = kept < _ALWAYS_KEPT_BYTES or self.kept + kept <= _KEPT_BYTES
+        return can_be_kept and self.work + work <= work_of(self.seconds, self.runtime)
 
 
 class Answer(Struct, frozen=True):
@@ -123,11 +122,6 @@ class Answer(Struct, frozen=True):
     def is_usual(self) -> bool:
         """Whether its sizes and masks are not at an edge."""
         return not self.hides_row and 0 not in self.inputs.dims.values()
-
-
-def has_nan(values: Sequence[Value]) -> bool:
-    """Return whether some element is NaN."""
-    return any(isinstance(v, np.ndarray) and v.dtype.kind == "f" and bool(np.isnan(v).any()) for v in values)
 
 
 def is_empty(values: Sequence[Value]) -> bool:
@@ -170,7 +164,7 @@ class Reference:
         runtimes: Sequence[Runtime | str] = (Runtime.ORT,),
         threads: int | None = None,
         progress: Progress | None = None,
-        engine: LiveEngine | None = None,
+        engine: TorchEngine | None = None,
         rounded: Collection[str] = (),
         own_types: bool = False,
     ) -> None:
@@ -233,14 +227,14 @@ class Reference:
         if self._answers is None:
             self.progress("running the reference")
             answers = self._run_trials()
-            if not answers and self._refusal is not None and self._is_large and upcast(self.subject.model) is not None:
+            is_large = self.subject.constant_bytes > _EVALUATED_BYTES
+            if not answers and self._refusal is not None and is_large and upcast(self.subject.model) is not None:
                 self.without_kernel = self._refusal.operator
                 answers = self._run_trials()
                 self.without_kernel = self.without_kernel if answers else None
             if not answers and self.live is None and self.runtime is not Runtime.REFERENCE:
                 self._replaced = next(iter(self._reasons), None)
-                self.runtime = Runtime.REFERENCE
-                self.budget.runtime = Runtime.REFERENCE
+                self.runtime = self.budget.runtime = Runtime.REFERENCE
                 answers = self._run_trials()
             if not answers:
                 raise self._failure()
@@ -252,13 +246,9 @@ class Reference:
     @property
     def how(self) -> list[str]:
         """Notes on how the trials were run, if not in the runtime that was asked for and in the types of the model."""
-        notes: list[str] = []
-        if self._replaced is not None:
-            notes.append(f"run in the reference evaluator: {self._replaced}")
-        if self.without_kernel is not None:
-            missing = f"ONNX Runtime has no CPU kernel for {self.without_kernel} in their own types"
-            notes.append(f"both sides computed in float32: {missing}")
-        return notes
+        missing = f"ONNX Runtime has no CPU kernel for {self.without_kernel} in their own types"
+        replaced = [f"run in the reference evaluator: {self._replaced}"] if self._replaced is not None else []
+        return replaced + ([f"both sides computed in float32: {missing}"] if self.without_kernel is not None else [])
 
     def leave_out_values(self) -> None:
         """Run one trial of each kind that tells kernels apart; the others are about values, and a proof covers them."""
@@ -309,20 +299,17 @@ class Reference:
             self._special = [answer for answer in answers if answer is not None]
         return self._special
 
-    @property
-    def _is_large(self) -> bool:
-        """Whether a run in the reference evaluator would take minutes."""
-        return self.subject.constant_bytes > _EVALUATED_BYTES
-
     def as_run(self, subject: Subject) -> Subject:
         """Return the model as it is run: computed in float32 if the reference is."""
         wide = upcast(subject.model, constants="round") if self.without_kernel is not None else None
         return subject if wide is None else Subject(wide)
 
-    def open(self, subject: Subject) -> RemoteSession:
+    def open(self, subject: Subject, profile: bool = False, outputs: int | None = None) -> RemoteSession:
         """Open a model in the runtime that runs the reference."""
-        longest = self.budget.longest_run
-        return subject.session(self.runtime, threads=self.threads, seconds=longest, keeps_memory=True)
+        seconds = self.budget.longest_run
+        return subject.session(
+            self.runtime, threads=self.threads, seconds=seconds, profile=profile, keeps_memory=True, outputs=outputs
+        )
 
     @functools.cached_property
     def hides_weights(self) -> bool:
@@ -358,15 +345,7 @@ class Reference:
         if self.live is not None:
             yield self.live
             return
-        subject, outputs = self.as_run(subject or self.subject), len(self.subject.model.graph.outputs)
-        with subject.session(
-            self.runtime,
-            threads=self.threads,
-            seconds=self.budget.longest_run,
-            profile=profile,
-            keeps_memory=True,
-            outputs=outputs,
-        ) as engine:
+        with self.open(self.as_run(subject or self.subject), profile, len(self.output_names)) as engine:
             yield engine
 
     def _run_trials(self) -> list[Answer]:
@@ -393,9 +372,13 @@ class Reference:
                     if answer is not None:
                         answers.append(answer)
                     if ran is None and answers and bodies is not None and isinstance(engine, RemoteSession):
-                        ran = _recorded(engine, bodies)
-                executed = engine.executed() if isinstance(engine, RemoteSession) else None
-                counts = engine.further if isinstance(engine, RemoteSession) else []
+                        ran = engine.executed()
+                        # A run that is recorded takes several times as long, and in a loop its record is large. Further
+                        # ones are not if nodes of every body ran.
+                        if ran is not None:
+                            engine.reopen(profile=bool(bodies.never_entered(ran)))
+                is_remote = isinstance(engine, RemoteSession)
+                executed, counts = (engine.executed(), engine.further) if is_remote else (None, [])
         except RuntimeFailure as failure:  # the model does not load
             self._reasons.append(failure.message)
             self._refusal = failure if isinstance(failure, NoKernel) and not self._own_types else None
@@ -411,7 +394,8 @@ class Reference:
         if left_out:
             labels = ", ".join(dict.fromkeys(plan.label for plan in left_out))
             self.not_covered.append(f"{len(left_out)} trials did not fit the budget for work and memory: {labels}")
-        if self.inputs.masks and any(has_nan(answer.outputs) for answer in answers):
+        floats = (v for each in answers for v in each.outputs if isinstance(v, np.ndarray) and v.dtype.kind == "f")
+        if self.inputs.masks and any(np.isnan(value).any() for value in floats):
             self.not_covered.append("the reference returns NaN for fully masked rows: not compared there")
         return answers
 
@@ -432,9 +416,8 @@ class Reference:
         for way in range(self._way, last):
             if self._stalls >= _MOST_STALLS or self._crashes >= _MOST_CRASHES or self._rejected >= _MOST_REJECTED:
                 return None
-            if way > 1 and self._is_large_guess(plan, way):  # the first two have the sizes that the graph asks for
-                continue
-            if self._excess(plan, way):
+            # The first two have the sizes that the graph asks for.
+            if (way > 1 and self._is_large_guess(plan, way)) or self._excess(plan, way):
                 continue
             try:
                 inputs = self.inputs.generate(plan, way, run=engine.run)
@@ -457,7 +440,7 @@ class Reference:
                 self._ordinary.append(inputs.feeds)
             work = self.inputs.work_at(inputs.dims)
             if isinstance(engine, RemoteSession):
-                kept = _bytes(inputs.feeds.values()) + _bytes(outputs)
+                kept = sum(v.nbytes for v in (*inputs.feeds.values(), *outputs) if isinstance(v, np.ndarray))
                 self.budget.count(self.inputs.cost(plan), engine.usage.peak_bytes, kept, work)
             return Answer(plan.seed, plan.label, inputs, outputs, seconds, work, plan.hides_row)
         return None
@@ -472,11 +455,8 @@ class Reference:
 
         Long sides are tried for sounds, which have one such side and accept no shorter one.
         """
-        is_long = (
-            self.budget.trials > 0
-            and max(map(max, filter(None, self.inputs.shapes(plan, way))), default=0) > _LONGEST_GUESS
-        )
-        return is_long or not self.inputs.fits(plan, way)
+        longest = max(map(max, filter(None, self.inputs.shapes(plan, way))), default=0)
+        return (self.budget.trials > 0 and longest > _LONGEST_GUESS) or not self.inputs.fits(plan, way)
 
     def _repeats(self, engine: Engine, inputs: TrialInputs, outputs: Sequence[Value]) -> bool:
         """Return whether further runs give the same: some kernels do not write the results of empty sums.
@@ -485,11 +465,10 @@ class Reference:
         """
         if is_empty(outputs):
             return True
-        names = [value.name or "" for value in self.subject.model.graph.outputs]
-        comparer = OutputComparer(names, Accuracy.EXACT, self.random)
+        comparer = OutputComparer(self.output_names, Accuracy.EXACT, self.random)
         for between in (inputs.feeds, *self._ordinary[:_RUNS_BETWEEN]):
             engine.run(between)
-            if comparer.compare(outputs, engine.run(inputs.feeds), lambda: None):
+            if comparer.compare(outputs, engine.run(inputs.feeds)):
                 break
         else:
             return True
@@ -508,21 +487,6 @@ class Reference:
             elif is_constant(outputs):
                 notes.append(f"the output '{value.name}' is the same number everywhere: agreement is weak evidence")
         return notes
-
-
-def _recorded(engine: RemoteSession, bodies: Bodies) -> frozenset[str] | None:
-    """Return which nodes ran so far; if they were in every body, the further ones are not recorded.
-
-    A run that is recorded takes several times as long, and in a loop its record is large.
-    """
-    ran = engine.executed()
-    if ran is not None:
-        engine.reopen(profile=bool(bodies.never_entered(ran)))
-    return ran
-
-
-def _bytes(values: Iterable[Value]) -> int:
-    return sum(value.nbytes for value in values if isinstance(value, np.ndarray))
 
 
 def _timed(engine: Engine, feeds: Mapping[str, Value]) -> tuple[list[Value], float]:

@@ -14,7 +14,7 @@ import itertools
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 
 import numpy as np
@@ -117,10 +117,8 @@ class Check:
 
     def outcome(self) -> Outcome:
         """Run the check."""
-        if self._excerpt.is_random:
-            return Outcome(State.IMPOSSIBLE, "its results are random")
-        if self._excerpt.has_parameters:
-            return Outcome(State.IMPOSSIBLE, "an attribute is a parameter of the function")
+        if self._excerpt.obstacle:
+            return Outcome(State.IMPOSSIBLE, self._excerpt.obstacle)
         if self._excerpt.before.nbytes + self._excerpt.after.nbytes > _MOST_BYTES:
             return Outcome(State.IMPOSSIBLE, "its weights are too large")
         way, reason = self._accepted()
@@ -148,8 +146,9 @@ class Check:
 
     def _on_values(self, way: Way) -> Outcome:
         self._open("after", self._excerpt.after.filled(self._generator.types(way)))
+        made = ((*plan, self._generator.generate(plan[1], plan[0], plan[2])) for plan in self._plans(way))
         elements = 0
-        for trials in _chunks(self._trials(way)):
+        for trials in _chunks(_Trial(style, sized, feeds) for style, sized, _, feeds in made if feeds is not None):
             elements += sum(trial.size for trial in trials)
             for trial, line in self._differences(trials):
                 types = self._generator.types(trial.way)
@@ -157,12 +156,6 @@ class Check:
             if elements > _MOST_ELEMENTS:
                 break
         return Outcome(State.HOLDS)
-
-    def _trials(self, way: Way) -> Iterator[_Trial]:
-        for style, sized, seed in self._plans(way):
-            feeds = self._generator.generate(sized, style, seed)
-            if feeds is not None:
-                yield _Trial(style, sized, feeds)
 
     def _plans(self, way: Way) -> Iterator[tuple[Style, Way, int]]:
         """Yield the style, sizes and seed of every border, the most informative first."""
@@ -202,12 +195,12 @@ class Check:
             return f"{_NOT_RUN}: {results.message}"
         if self._accuracy is Accuracy.EXACT:
             if "Where" in self._excerpt.operators:  # the runtime's kernel loses the sign of some zeros
-                results = [_with_elements(a, b, _are_zeros) for a, b in zip(expected, results, strict=True)]
+                results = [_with_reference(a, b, signed=True) for a, b in zip(expected, results, strict=True)]
             return _first_different(expected, results)
         if trial.style is Style.HIDING:  # a row that -inf masks entirely is NaN: any result is allowed
-            results = [_with_elements(a, b, _is_undefined) for a, b in zip(expected, results, strict=True)]
+            results = list(map(_with_reference, expected, results))
         comparer = OutputComparer([f"{i}" for i in range(len(expected))], self._accuracy, frozenset())
-        lines = comparer.compare(expected, results, lambda: None)
+        lines = comparer.compare(expected, results)
         return lines[0] if lines and not self._agree_in_double(trial, expected, results) else None
 
     def _open(self, name: str, model: onnx.ModelProto) -> None:
@@ -217,14 +210,15 @@ class Check:
 
     def _agree_in_double(self, trial: _Trial, expected: Sequence[Value], results: Sequence[Value]) -> bool:
         """Return whether the sides agree in double precision; what is finite in one must be finite in the other."""
-        if not all(itertools.starmap(_same_finite, zip(expected, results, strict=True))):
+        if not all(map(_same_finite, expected, results)):
             return False
         before, after = (self._sides[side].in_double(trial.feeds) for side in ("before", "after"))
         if before is None or after is None:
             return False
+        before = before[: len(results)]
         if trial.style is Style.HIDING:  # rows without a key are undefined in exact arithmetic
-            before = [_with_elements(a, b, _is_undefined) for a, b in zip(after, before[: len(results)], strict=True)]
-        return all(itertools.starmap(_near_in_double, zip(before[: len(results)], after, strict=True)))
+            before = list(map(_with_reference, after, before))
+        return all(itertools.starmap(_near_in_double, zip(before, after, strict=True)))
 
 
 def _same_finite(a: Value, b: Value) -> bool:
@@ -276,8 +270,7 @@ class _Side:
 
     def in_double(self, feeds: Mapping[str, Value]) -> list[Value] | None:
         """Return the outputs in double precision, without the runtime if it has no kernel for it."""
-        used = self._used(feeds)
-        return self._double.run(used) or doubles(self._model, used)
+        return self._double.run(self._used(feeds)) or doubles(self._model, self._used(feeds))
 
     def close(self) -> None:
         """Close the model."""
@@ -313,38 +306,22 @@ def _different(a: Value, b: Value) -> str | None:
     return f"{int(wrong.sum())} of {wrong.size} elements differ, such as {b[first]} for {a[first]}"
 
 
-def _with_elements(reference: Value, result: Value, where: Callable[[Array, Array], Array]) -> Value:
-    """Return the result with the elements of the reference at some places, if both are floats."""
+def _with_reference(reference: Value, result: Value, *, signed: bool = False) -> Value:
+    """Return the result with the elements of the reference that are NaN, or `signed`, those that are 0 in both."""
     if not isinstance(reference, np.ndarray) or not isinstance(result, np.ndarray):
         return result
     if not is_float(reference.dtype) or reference.shape != result.shape:
         return result
     one, other = reference.astype(np.float64), result.astype(np.float64)
-    return np.where(where(one, other), reference, result)
-
-
-def _are_zeros(reference: Array, result: Array) -> Array:
-    """Return where both are zero and the reference is positive."""
-    return (reference == 0) & (result == 0) & ~np.signbit(reference)
-
-
-def _is_undefined(reference: Array, _: Array) -> Array:
-    return np.isnan(reference)
-
-
-def _proven(decision: Decision) -> Outcome:
-    """Return the outcome of a rewrite that exact arithmetic finds to be equal."""
-    every_size, is_smaller = decision.every_size, decision.is_smaller
-    return Outcome(State.HOLDS, claim=decision.claim, every_size=every_size, is_smaller=is_smaller)
+    return np.where((one == 0) & (other == 0) & ~np.signbit(one) if signed else np.isnan(one), reference, result)
 
 
 def _why(decision: Decision) -> str:
     """Return why exact arithmetic does not find a rewrite to be equal, in words that do not depend on sizes."""
     if decision.claim is Claim.UNDECIDED:
         return decision.reason
-    if decision.claim in EQUAL:
-        return "the results differ in bits"
-    return "the results differ, as far as is known of the values"
+    equal = decision.claim in EQUAL
+    return "the results differ in bits" if equal else "the results differ, as far as is known of the values"
 
 
 class Findings(Struct):
@@ -444,8 +421,8 @@ class LocalChecks:
         if self._reproducers is None:
             return None
         narrowest = Excerpt.narrowest(facts, rewrite)
-        wider = itertools.chain([narrowest.computing_sizes(_MOST_NODES)], narrowest.widened(_MOST_NODES))
-        for excerpt in itertools.chain([narrowest], wider):
+        first = (narrowest, narrowest.computing_sizes(_MOST_NODES))
+        for excerpt in itertools.chain(first, narrowest.widened(_MOST_NODES)):
             outcome = self._outcome(excerpt, rule)
             if outcome.state is State.FAILS:
                 return self._reproducers.write(rule.name, excerpt, outcome.feeds, outcome.types)
@@ -457,10 +434,10 @@ class LocalChecks:
         If it holds nowhere, return the outcome at the widest border that runs. If values of the border are assumed to
         hold the sizes that shape inference found, the rewrite must also hold where they are computed.
         """
-        decided = self._decided(excerpt)
-        outcome = self._outcome(decided or excerpt, rule)
-        if outcome.state is State.HOLDS and (decided or excerpt).assumes_sizes:
-            computed = self._outcome((decided or excerpt).computing_sizes(_MOST_NODES), rule)
+        decided = self._decided(excerpt) or excerpt
+        outcome = self._outcome(decided, rule)
+        if outcome.state is State.HOLDS and decided.assumes_sizes:
+            computed = self._outcome(decided.computing_sizes(_MOST_NODES), rule)
             if computed.state is State.FAILS:  # unless all nodes above make it right
                 computed = self._outcome([excerpt, *excerpt.widened(_MOST_NODES)][-1], rule)
             return computed if computed.state is State.FAILS else outcome
@@ -481,10 +458,8 @@ class LocalChecks:
         if self._decision(excerpt).claim in EQUAL:
             return excerpt
         levels = excerpt.levels(_MOST_NODES)
-        tried = [levels[place] for place in _TRIED_LEVELS if place < len(levels)] + levels[-1:]
-        return next(
-            (each for each in map(excerpt.at, dict.fromkeys(tried)) if self._decision(each).claim in EQUAL), None
-        )
+        tried = dict.fromkeys([levels[place] for place in _TRIED_LEVELS if place < len(levels)] + levels[-1:])
+        return next((each for each in map(excerpt.at, tried) if self._decision(each).claim in EQUAL), None)
 
     def _outcome(self, excerpt: Excerpt, rule: Rule, rounds: int = 1) -> Outcome:
         """Decide in exact arithmetic; run the nodes where that leaves something open.
@@ -494,18 +469,16 @@ class LocalChecks:
         belong together, which the nodes before the rewrite happen to accept.
         """
         decision = self._decision(excerpt)
-        needs_bits = rule.accuracy is Accuracy.EXACT and decision.computes
-        if decision.claim is Claim.ALL_VALUES and not needs_bits:
-            return _proven(decision)
-        key = f"{rule.accuracy.value} {rounds} ".encode() + excerpt.signature
-        if key not in self._outcomes:
-            self._outcomes[key] = Check(excerpt, rule.accuracy, rounds).outcome()
-        outcome = self._outcomes[key]
-        differs = outcome.state is State.FAILS and not outcome.reason.startswith(_NOT_RUN)
-        holds = decision.claim in EQUAL and not differs
-        if holds:
-            return _proven(decision)
-        return replace(outcome, undecided=_why(decision))
+        if decision.claim is not Claim.ALL_VALUES or (rule.accuracy is Accuracy.EXACT and decision.computes):
+            key = f"{rule.accuracy.value} {rounds} ".encode() + excerpt.signature
+            if key not in self._outcomes:
+                self._outcomes[key] = Check(excerpt, rule.accuracy, rounds).outcome()
+            outcome = self._outcomes[key]
+            differs = outcome.state is State.FAILS and not outcome.reason.startswith(_NOT_RUN)
+            if decision.claim not in EQUAL or differs:
+                return replace(outcome, undecided=_why(decision))
+        every_size, is_smaller = decision.every_size, decision.is_smaller
+        return Outcome(State.HOLDS, claim=decision.claim, every_size=every_size, is_smaller=is_smaller)
 
     def _decision(self, excerpt: Excerpt) -> Decision:
         """Return what exact arithmetic says; weights that the rewrite computed are compared for every rewrite."""

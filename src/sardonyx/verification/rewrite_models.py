@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -155,14 +156,12 @@ class Excerpt:
             if producers <= inside or len(inside | producers) > most:
                 return
             values = [v for node in producers - inside for v in node.inputs if v is not None]
-            values = [v for v in values if self._may_be_sizes(v)] if only_sizes else values
+            if only_sizes:  # or numbers that sizes are rounded from
+                types, shapes = map(self._facts.dtype, values), map(self._facts.shape, values)
+                known = zip(values, types, shapes, strict=True)
+                values = [v for v, dtype, shape in known if (dtype and dtype.is_integer()) or shape in ((), (1,))]
             inside = inside | producers
             yield inside
-
-    def _may_be_sizes(self, value: ir.Value) -> bool:
-        """Return whether a value may be sizes, or numbers that sizes are rounded from."""
-        dtype, shape = self._facts.dtype(value), self._facts.shape(value)
-        return (dtype is not None and dtype.is_integer()) or (shape is not None and shape in ((), (1,)))
 
     def _may_matter(self, node: ir.Node) -> bool:
         """Return whether a rewrite may rely on what a node computes; rows of a large table are excluded."""
@@ -195,9 +194,11 @@ class Excerpt:
         return max((rounding_units(each) for name, each in stored if name in self.exact.computed), default=0.0)
 
     @property
-    def is_random(self) -> bool:
-        """Whether a result is not a function of the border."""
-        return bool(self.operators & RANDOM)
+    def obstacle(self) -> str:
+        """Why the two sides cannot be compared by themselves, if they cannot."""
+        if self.operators & RANDOM:
+            return "its results are random"
+        return "an attribute is a parameter of the function" if self.has_parameters else ""
 
     @functools.cached_property
     def signature(self) -> bytes:
@@ -211,7 +212,7 @@ class Excerpt:
                     digest.update(tensor_proto(name, tensor).SerializeToString(deterministic=True))
                 elif tensor.nbytes < LARGE:
                     digest.update(tensor.tobytes())
-        numbers: dict[str, int] = {}
+        numbers: dict[Atom, int] = {}
         for entry in self.border:
             shape = None if entry.shape is None else [_canonical(dim, numbers) for dim in entry.shape]
             contents = None if entry.contents is None else [_canonical(item, numbers) for item in entry.contents]
@@ -362,8 +363,11 @@ def _is_new(value: ir.Value) -> bool:
 def _hiding(nodes: Iterable[ir.Node]) -> frozenset[ir.Value]:
     """Return the values from outside the nodes that are added to attention scores."""
     inside = frozenset(nodes)
-    waiting = [value for node in inside if (value := _scores(node)) is not None]
-    seen: set[ir.Value] = set()
+    waiting, seen = list[ir.Value](), set[ir.Value]()
+    for node in inside:
+        attention = attention_operands(node)
+        index = 0 if node.op_type == "Softmax" else attention.bias if attention is not None else -1
+        waiting += [scores for scores in node.inputs[index : index + 1] if scores is not None] if index >= 0 else []
     outside: set[ir.Value] = set()
     while waiting:
         value = waiting.pop()
@@ -378,24 +382,17 @@ def _hiding(nodes: Iterable[ir.Node]) -> frozenset[ir.Value]:
     return frozenset(outside)
 
 
-def _scores(node: ir.Node) -> ir.Value | None:
-    """Return the operand that holds attention scores or is added to them."""
-    attention = attention_operands(node)
-    index = 0 if node.op_type == "Softmax" else attention.bias if attention is not None else -1
-    return node.inputs[index] if 0 <= index < len(node.inputs) else None
-
-
-def _canonical(size: Size | None, numbers: dict[str, int]) -> str:
+def _canonical(size: Size | None, numbers: dict[Atom, int]) -> str:
     """Return a size as text with its dimensions numbered in order of appearance."""
     if size is None or isinstance(size, int):
         return str(size)
-    return "+".join(f"{factor}*" + "*".join(_canonical_atom(a, numbers) for a in atoms) for atoms, factor in size.terms)
 
+    def text(atom: Atom) -> str:
+        if atom.args:
+            return f"{atom.kind}({','.join(_canonical(argument, numbers) for argument in atom.args)})"
+        return f"d{numbers.setdefault(atom, len(numbers))}"
 
-def _canonical_atom(atom: Atom, numbers: dict[str, int]) -> str:
-    if atom.args:
-        return f"{atom.kind}({','.join(_canonical(argument, numbers) for argument in atom.args)})"
-    return f"d{numbers.setdefault(atom, len(numbers))}"
+    return "+".join(f"{factor}*" + "*".join(map(text, atoms)) for atoms, factor in size.terms)
 
 
 class Reproducers:
@@ -407,33 +404,22 @@ class Reproducers:
 
     def write(self, name: str, excerpt: Excerpt, feeds: Mapping[str, Array], types: Mapping[str, ir.DataType]) -> str:
         """Write the excerpt of a rewrite of the pass `name`, with inputs on which the sides differ; return its path."""
-        key = excerpt.signature
-        if key not in self._written:
-            path = self._path(name)
-            with explained(str(path)):
-                self._folder.mkdir(parents=True, exist_ok=True)
-            with draft_folder(str(path), force=self._force) as draft, explained(str(path)):
-                for side, small in (("before", excerpt.before), ("after", excerpt.after)):
-                    model = _model(small, excerpt.results, feeds, types)
-                    Path(draft, f"{side}.onnx").write_bytes(model.SerializeToString())
-                np.savez(f"{draft}/inputs.npz", allow_pickle=False, **feeds)
-            self._written[key] = path
-        return str(self._written[key])
-
-    def _path(self, name: str) -> Path:
-        """Return a folder for a rewrite of a pass that none was written to before."""
+        if excerpt.signature in self._written:
+            return str(self._written[excerpt.signature])
         safe = re.sub(r"[^\w.-]+", "-", name).strip(".-") or "pass"
-        used = set(self._written.values())
-        paths = (self._folder / (f"{safe}-{number}" if number > 1 else safe) for number in range(1, len(used) + 2))
-        return next(path for path in paths if path not in used)
-
-
-def _model(
-    small: SmallModel, results: int, feeds: Mapping[str, Array], types: Mapping[str, ir.DataType]
-) -> onnx.ModelProto:
-    """Return one side as a model whose inputs are all values of the border, at the sizes of the inputs."""
-    model = small.filled(types)
-    del model.graph.input[:], model.graph.output[results:]
-    for name, value in feeds.items():
-        model.graph.input.append(onnx.helper.make_tensor_value_info(name, types[name].value, value.shape))
-    return onnx.shape_inference.infer_shapes(model)  # outputs need a type
+        paths = (self._folder / (f"{safe}-{number}" if number > 1 else safe) for number in itertools.count(1))
+        path = next(path for path in paths if path not in self._written.values())
+        with explained(str(path)):
+            self._folder.mkdir(parents=True, exist_ok=True)
+        with draft_folder(str(path), force=self._force) as draft, explained(str(path)):
+            for side, small in (("before", excerpt.before), ("after", excerpt.after)):
+                model = small.filled(types)  # its inputs are all values of the border, at the sizes of the feeds
+                del model.graph.input[:], model.graph.output[excerpt.results :]
+                for each, value in feeds.items():
+                    info = onnx.helper.make_tensor_value_info(each, types[each].value, value.shape)
+                    model.graph.input.append(info)
+                typed = onnx.shape_inference.infer_shapes(model)  # outputs need a type
+                Path(draft, f"{side}.onnx").write_bytes(typed.SerializeToString())
+            np.savez(f"{draft}/inputs.npz", allow_pickle=False, **feeds)
+        self._written[excerpt.signature] = path
+        return str(path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,8 +12,11 @@ import numpy.typing as npt
 import onnx
 from msgspec import Struct
 from msgspec.structs import replace
+from onnx import TensorProto
 
 from sardonyx.exact.call import FLOATS, axis_of
+from sardonyx.exact.evaluate import Evaluator
+from sardonyx.exact.reals import Numbers, Order
 from sardonyx.ir.ops import BINARY, PREDICATES, REDUCES, UNARY, VARIADIC
 from sardonyx.ir.shapes.expr import (
     Expr,
@@ -93,11 +98,6 @@ class Call(Struct, frozen=True):
     opset: int
     dims: frozenset[Size]  # of the border, which are not 0
 
-    @property
-    def keeps_sizes(self) -> bool:
-        """Whether it is no cast of sizes to other numbers."""
-        return self.get("to", onnx.TensorProto.INT64) in (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
-
     def value(self, index: int) -> Value:
         """Return an operand, or None if it is left out."""
         return self.operands[index] if index < len(self.operands) else None
@@ -136,40 +136,10 @@ def _numbers(sizes: Sequence[Size]) -> list[int]:
 # Operators on sizes.
 
 
-def _each(function: Callable[[Size, Size], Size]) -> Callable[[Call], Any]:
-    def on_sizes(call: Call) -> Any:
-        result: Any = _items(call, 0)
-        for place in range(1, len(call.operands)):
-            result = np.frompyfunc(function, 2, 1)(result, _items(call, place))
-        return result
-
-    return on_sizes
-
-
-def _items(call: Call, index: int) -> npt.NDArray[Any]:
-    value = call.value(index)
-    assert isinstance(value, Known)
-    return value.items
-
-
 def _divided(one: Size, other: Size) -> Size:
     if not at_least(one, 0) or not at_least(other, 1):
         raise Unproven("a division of numbers that may be negative")
     return floor_quotient(one, other)
-
-
-def _cut_sizes(call: Call) -> Any:
-    starts, ends = call.integers(1, "starts") or [], call.integers(2, "ends") or []
-    axes, steps = call.integers(3, "axes") or [*range(len(starts))], call.integers(4) or [1] * len(starts)
-    if axes != [0]:
-        raise Unproven("a part of a matrix of sizes")
-    return _items(call, 0)[starts[0] : ends[0] : steps[0]]
-
-
-def _gathered_sizes(call: Call) -> Any:
-    places = _items(call, 1)
-    indices = np.reshape(_numbers(list(places.flat)), places.shape).astype(np.int64)
-    return np.take(_items(call, 0), indices, call.get("axis", 0))
 
 
 def _equal_sizes(one: Size, other: Size) -> bool:
@@ -179,30 +149,28 @@ def _equal_sizes(one: Size, other: Size) -> bool:
     return known
 
 
-_ON_SIZES: dict[str, Callable[[Call], Any]] = {
-    "Add": _each(add),
-    "Sub": _each(subtract),
-    "Mul": _each(multiply),
-    "Div": _each(_divided),
-    "Max": _each(larger),
-    "Min": _each(smaller),
-    "Slice": _cut_sizes,
-    "Gather": _gathered_sizes,
-    "Cast": lambda call: _items(call, 0),
-    "Equal": _each(_equal_sizes),
-    "Not": lambda call: np.frompyfunc(lambda item: not item, 1, 1)(_items(call, 0)),
-    "Where": lambda call: np.where(_items(call, 0).astype(bool), _items(call, 1), _items(call, 2)),
-    "Concat": lambda call: np.concatenate([_items(call, place) for place in range(len(call.operands))], 0),
-    "Identity": lambda call: _items(call, 0),
-    "Squeeze": lambda call: _view_of_sizes(call, _squeezed),
-    "Unsqueeze": lambda call: _view_of_sizes(call, _unsqueezed),
-    "Reshape": lambda call: _view_of_sizes(call, _target),
-}
+_ON_SIZES: dict[str, Callable[[Size, Size], Any]] = {
+    "Add": add, "Sub": subtract, "Mul": multiply, "Div": _divided, "Max": larger, "Min": smaller, "Equal": _equal_sizes,
+}  # fmt: skip
+_MOVES_SIZES = {"Concat", "Gather", "Reshape", "Slice", "Squeeze", "Unsqueeze", "Where"}  # as exact arithmetic does
 
 
-def _view_of_sizes(call: Call, shape: Callable[[Call, Sequence[Size]], Sequence[Size]]) -> Any:
-    items = _items(call, 0)
-    return items.reshape(_numbers(shape(call, items.shape)))
+def _of_sizes(call: Call) -> Known | None:
+    """Return the result of an operator on sizes; None if it is none."""
+    name, operands = call.node.op_type, [each.items for each in call.operands if isinstance(each, Known)]
+    if len(operands) < len(call.operands):
+        return None
+    if name in _ON_SIZES:
+        result = functools.reduce(np.frompyfunc(_ON_SIZES[name], 2, 1), operands)
+    elif name in _MOVES_SIZES:
+        result = Evaluator(onnx.ModelProto(), Numbers(Order.TRUE, 0)).standard(name, operands, call.attributes)[0]
+    elif name == "Not":
+        result = np.frompyfunc(operator.not_, 1, 1)(operands[0])
+    elif name == "Identity" or (name == "Cast" and call.get("to", 0) in (TensorProto.INT64, TensorProto.INT32)):
+        result = operands[0]
+    else:
+        return None
+    return Known(np.asarray(result, object))
 
 
 # Operators that move elements.
@@ -544,9 +512,9 @@ _DEFINITIONS: dict[str, Callable[[Call], Any]] = {
 
 def evaluated(call: Call) -> Sequence[Value]:
     """Return the results of a node."""
-    name = call.node.op_type
-    if name in _ON_SIZES and all(isinstance(each, Known) for each in call.operands) and call.keeps_sizes:
-        return (Known(np.asarray(_ON_SIZES[name](call), object)),)
+    name, sizes = call.node.op_type, _of_sizes(call)
+    if sizes is not None:
+        return (sizes,)
     if name == "Split":
         return _split(call)
     definition = _elementwise if name in _ELEMENTWISE else _reduced if name in REDUCES else _DEFINITIONS.get(name)

@@ -10,11 +10,10 @@ result. In the same way a single-precision graph is computed in double precision
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Literal, TypeAlias
 
 import onnx_ir as ir
-from msgspec import Struct
 
 from sardonyx.ir.facts import Dataflow, Dependence, element_types
 from sardonyx.ir.ops import CASTS, CONTROL_FLOW, KEEPS_ORDER
@@ -29,17 +28,7 @@ _ROUNDING = "upcast.rounded."
 _BORDER = "upcast."  # prefix of the names of the added casts
 
 
-class _Widening(Struct, frozen=True):
-    """The types that are replaced, and the wider type that replaces them."""
-
-    narrow: frozenset[ir.DataType]
-    wide: ir.DataType
-
-
-_TO = {
-    ir.DataType.FLOAT: _Widening(NARROW, ir.DataType.FLOAT),
-    ir.DataType.DOUBLE: _Widening(NARROW | {ir.DataType.FLOAT}, ir.DataType.DOUBLE),
-}
+_NARROWER = {ir.DataType.FLOAT: NARROW, ir.DataType.DOUBLE: NARROW | {ir.DataType.FLOAT}}  # types that are replaced
 
 
 def upcast(
@@ -59,8 +48,8 @@ def upcast(
         to: FLOAT, which replaces float16 and bfloat16, or DOUBLE, which replaces float32 too.
         without_kernel: Operators that compute in their own types, between casts.
     """
-    widening = _TO[to]
-    if not _mentions(model, widening.narrow):
+    narrow = _NARROWER[to]
+    if not _mentions(model, narrow):
         return None
     copy = model.clone()
     graphs = [inner for graph in (copy.graph, *copy.functions.values()) for inner in nested_graphs(graph)]
@@ -74,23 +63,29 @@ def upcast(
         computed -= _moved_constants(graphs, computed)
     computed -= {value for node in kept for value in node.outputs}
     active = [node for graph in graphs for node in graph if any(value in computed for value in node.outputs)]
-    border = [v for v in _border(graphs, active, computed) if (types.get(v) or v.dtype) in widening.narrow]
-    widened = [_widen(node, types, widening) for node in active]
-    for graph in graphs[1:]:
-        for value in graph.inputs:
-            _retype(value, widening)
-    for number, node in enumerate(kept):
-        _cast_inputs(node, types, computed, widening.narrow, f"{prefix}kept.{number}")
-    for number, value in enumerate(border):
-        _cast(value, f"{prefix}{number}", graphs, set(active), widening.wide)
+    border = [v for v in _border(graphs, active, computed) if (types.get(v) or v.dtype) in narrow]
+    widened = [_widen(node, types, narrow, to) for node in active]
+    for value in (value for graph in graphs[1:] for value in graph.inputs):
+        _retype(value, narrow, to)
+    for number, node in enumerate(kept):  # computes in its own types
+        for index, value in enumerate(node.inputs):
+            kind = types.get(value) if value in computed else None
+            if value is not None and kind in narrow and kind is not None and node.graph is not None:
+                cast = _new_cast(value, kind, f"{prefix}kept.{number}.{index}")
+                node.graph.insert_before(node, [cast])
+                node.replace_input_with(index, cast.outputs[0])
+    for number, value in enumerate(border):  # consumers that do not compute in the wide type keep the original
+        _insert_after(value, [_new_cast(value, to, f"{prefix}{number}")], graphs, set(active))
     if to == ir.DataType.DOUBLE:
         _read_weights_late(copy.graph)
-    if constants == "round":
+    if constants == "round":  # float32 has enough digits for one operation to round the same
         varying = _computed(graphs, everything=False)
         folded = [value for node in active for value in node.outputs if value not in varying]
         for number, value in enumerate(folded):
-            if types.get(value) in widening.narrow:
-                _round(value, types[value], f"{_ROUNDING}{number}", graphs)
+            if types.get(value) in narrow:
+                rounded = _new_cast(value, types[value], f"{_ROUNDING}{number}.narrow")
+                wide = _new_cast(rounded.outputs[0], to, f"{_ROUNDING}{number}.wide")
+                _insert_after(value, [rounded, wide], graphs)
     return copy if border or any(widened) else None
 
 
@@ -100,21 +95,20 @@ def round_results(model: ir.Model) -> None:
     It then computes what kernels for the narrow types do, which accumulate in float32 too, on a runtime that has none.
     Names and types of inputs, outputs and weights stay.
     """
-    widening, types = _TO[ir.DataType.FLOAT], element_types(model)
+    types = element_types(model)
     for number, node in enumerate(list(model.graph.all_nodes())):
         if node.op_type in CASTS | CONTROL_FLOW | {"Constant"} or node.graph is None:
             continue
         for index, value in enumerate(node.inputs):
-            if value is not None and types.get(value, value.dtype) in widening.narrow:
-                cast = _tagged_cast(node, value, widening.wide, f"float32.{number}.{index}")
+            if value is not None and types.get(value, value.dtype) in NARROW:
+                cast = _tagged_cast(node, value, ir.DataType.FLOAT, f"float32.{number}.{index}")
                 node.graph.insert_before(node, [cast])
                 node.replace_input_with(index, cast.outputs[0])
-        _widen(node, types, widening)
-        for value in [value for value in node.outputs if types.get(value) in widening.narrow]:
+        _widen(node, types, NARROW, ir.DataType.FLOAT)
+        for value in [value for value in node.outputs if types.get(value) in NARROW]:
             name = value.name
             cast = _tagged_cast(node, value, types[value], f"{name}.rounded")
-            node.graph.insert_after(node, [cast])
-            _redirect(value, cast, [node.graph])
+            _insert_after(value, [cast], [node.graph])
             types[cast.outputs[0]] = types.pop(value)
             value.name, cast.outputs[0].name = f"{name}.float32", name
 
@@ -135,17 +129,27 @@ def _new_cast(value: ir.Value, to: ir.DataType, name: str) -> ir.Node:
     return cast
 
 
-def _redirect(
-    value: ir.Value, cast: ir.Node, graphs: Iterable[ir.Graph | ir.Function], consumers: set[ir.Node] | None = None
+def _insert_after(
+    value: ir.Value,
+    nodes: Sequence[ir.Node],
+    graphs: Iterable[ir.Graph | ir.Function],
+    consumers: set[ir.Node] | None = None,
 ) -> None:
-    """Pass the result of a Cast to the consumers of a value, or to some of them, and to the outputs of graphs."""
+    """Pass the result of a chain of Casts to the consumers of a value, or to some, and to the outputs of graphs."""
+    result, producer, graph = nodes[-1].outputs[0], value.producer(), value.graph
     for consumer, index in list(value.uses()):
-        if consumer is not cast and (consumers is None or consumer in consumers):
-            consumer.replace_input_with(index, cast.outputs[0])
-    for graph in graphs:
-        for index, output in enumerate(graph.outputs):
+        if consumer not in nodes and (consumers is None or consumer in consumers):
+            consumer.replace_input_with(index, result)
+    for each in graphs:
+        for index, output in enumerate(each.outputs):
             if output is value:
-                graph.outputs[index] = cast.outputs[0]
+                each.outputs[index] = result
+    if producer is not None and producer.graph is not None:
+        producer.graph.insert_after(producer, nodes)
+    elif graph is not None and len(graph):
+        graph.insert_before(graph[0], nodes)
+    elif graph is not None:
+        graph.extend(nodes)
 
 
 def new_constants(model: ir.Model, source: ir.Model) -> frozenset[str]:
@@ -156,19 +160,19 @@ def new_constants(model: ir.Model, source: ir.Model) -> frozenset[str]:
 
 def constants_cast(wide: ir.Model) -> list[str]:
     """Return the names of the values of a narrow type that the copy casts: inputs, weights and other constants."""
-    nodes = (node for graph in nested_graphs(wide.graph) for node in graph)
-    return [node.inputs[0].name or "" for node in nodes if _is_border(node) and node.inputs[0] is not None]
-
-
-def _is_border(node: ir.Node) -> bool:
-    name = node.name or ""
-    return node.op_type == "Cast" and name.startswith(_BORDER) and not name.startswith(_ROUNDING)
+    named = [(node.name or "", node) for graph in nested_graphs(wide.graph) for node in graph if node.op_type == "Cast"]
+    casts = [node for name, node in named if name.startswith(_BORDER) and not name.startswith(_ROUNDING)]
+    return [node.inputs[0].name or "" for node in casts if node.inputs[0] is not None]
 
 
 def _constants(model: ir.Model) -> Iterator[tuple[str, bytes]]:
     for graph in nested_graphs(model.graph):
         tensors = [(value.name, value.const_value) for value in _stored(graph)]
-        tensors += [(n.outputs[0].name, tensor_of(n.attributes["value"])) for n in graph if _is_constant(n)]
+        tensors += [
+            (n.outputs[0].name, tensor_of(n.attributes["value"]))
+            for n in graph
+            if n.op_type == "Constant" and "value" in n.attributes
+        ]
         for name, tensor in tensors:
             if tensor is not None and tensor.dtype in NARROW:
                 yield name or "", hashlib.blake2b(tensor.tobytes()).digest()
@@ -206,31 +210,22 @@ def _stored(graph: ir.Graph | ir.Function) -> list[ir.Value]:
     return list(graph.initializers.values()) if isinstance(graph, ir.Graph) else []
 
 
-def _is_constant(node: ir.Node) -> bool:
-    return node.op_type == "Constant" and "value" in node.attributes
-
-
 def _computed(graphs: list[ir.Graph | ir.Function], *, everything: bool) -> set[ir.Value]:
     """Return values that may depend on more than constants and sizes; with `everything`, all results of operators."""
     computed = {value for graph in graphs for value in graph.inputs}
     flow = Dataflow(types_are_data=True)  # changes of type matter here
-    for graph in graphs:  # outer graphs come first, and nodes in order
-        for node in graph:
-            if everything:
-                computed.update(node.outputs if node.op_type != "Constant" else ())
-                continue
-            if flow.visit(node) is Dependence.DATA:
-                computed.update(node.outputs)
+    for node in (node for graph in graphs for node in graph):  # outer graphs come first, and nodes in order
+        varies = node.op_type != "Constant" if everything else flow.visit(node) is Dependence.DATA
+        computed.update(node.outputs if varies else ())
     return computed
 
 
 def _moved_constants(graphs: list[ir.Graph | ir.Function], computed: set[ir.Value]) -> set[ir.Value]:
     """Return the results of operators that only move the elements of a constant."""
     moved: set[ir.Value] = set()
-    for graph in graphs:
-        for node in graph:
-            if node.op_type in _MOVES and (node.inputs[0] in moved or node.inputs[0] not in computed):
-                moved.update(node.outputs)
+    for node in (node for graph in graphs for node in graph if node.op_type in _MOVES):
+        if node.inputs[0] in moved or node.inputs[0] not in computed:
+            moved.update(node.outputs)
     return moved
 
 
@@ -257,61 +252,19 @@ def _border(graphs: list[ir.Graph | ir.Function], active: list[ir.Node], compute
     return list(dict.fromkeys([*graphs[0].inputs, *used]))
 
 
-def _widen(node: ir.Node, types: dict[ir.Value, ir.DataType], to: _Widening) -> bool:
-    """Replace narrow types in the attributes of a node by the wide one; return whether its results were narrow."""
+def _widen(node: ir.Node, types: dict[ir.Value, ir.DataType], narrow: frozenset[ir.DataType], to: ir.DataType) -> bool:
+    """Replace narrow types in the attributes of a node by a wide one; return whether its results were narrow."""
     for name, attribute in list(node.attributes.items()):
-        if _names(attribute, to.narrow) and attribute.type == ir.AttributeType.TENSOR:
-            array = tensor_of(attribute).numpy().astype(to.wide.numpy())
-            node.attributes[name] = ir.AttrTensor(name, ir.tensor(array))
-        elif _names(attribute, to.narrow):
-            node.attributes[name] = ir.AttrInt64(name, int(to.wide))
+        if _names(attribute, narrow) and attribute.type == ir.AttributeType.TENSOR:
+            node.attributes[name] = ir.AttrTensor(name, ir.tensor(tensor_of(attribute).numpy().astype(to.numpy())))
+        elif _names(attribute, narrow):
+            node.attributes[name] = ir.AttrInt64(name, int(to))
     for value in node.outputs:
-        _retype(value, to)
-    return any(types.get(value) in to.narrow for value in node.outputs)
+        _retype(value, narrow, to)
+    return any(types.get(value) in narrow for value in node.outputs)
 
 
-def _retype(value: ir.Value, to: _Widening) -> None:
+def _retype(value: ir.Value, narrow: frozenset[ir.DataType], to: ir.DataType) -> None:
     """Declare the wide type in place of a narrow one, with a new type object: copies share those of the original."""
-    if value.dtype in to.narrow:
-        value.type = ir.TensorType(to.wide) if isinstance(value.type, ir.TensorType) else None
-
-
-def _cast_inputs(
-    node: ir.Node,
-    types: dict[ir.Value, ir.DataType],
-    computed: set[ir.Value],
-    narrow: frozenset[ir.DataType],
-    name: str,
-) -> None:
-    """Pass a node without kernel its computed inputs in their own types."""
-    for index, value in enumerate(node.inputs):
-        kind = types.get(value) if value in computed else None
-        if value is not None and kind in narrow and kind is not None and node.graph is not None:
-            cast = _new_cast(value, kind, f"{name}.{index}")
-            node.graph.insert_before(node, [cast])
-            node.replace_input_with(index, cast.outputs[0])
-
-
-def _cast(
-    value: ir.Value, name: str, graphs: list[ir.Graph | ir.Function], active: set[ir.Node], to: ir.DataType
-) -> None:
-    """Pass this value in the wide type to the consumers that compute in it; the others keep the original."""
-    cast = _new_cast(value, to, name)
-    _redirect(value, cast, graphs, active)
-    node, graph = value.producer(), value.graph
-    if node is not None and node.graph is not None:
-        node.graph.insert_after(node, [cast])
-    elif graph is not None and len(graph):
-        graph.insert_before(graph[0], [cast])
-    elif graph is not None:
-        graph.append(cast)
-
-
-def _round(value: ir.Value, kind: ir.DataType, name: str, graphs: list[ir.Graph | ir.Function]) -> None:
-    """Round a float32 result to a narrow type; float32 has enough digits for one operation to round the same."""
-    narrow = _new_cast(value, kind, f"{name}.narrow")
-    wide = _new_cast(narrow.outputs[0], ir.DataType.FLOAT, f"{name}.wide")
-    _redirect(value, wide, graphs, {consumer for consumer, _ in value.uses()} - {narrow})
-    node = value.producer()
-    if node is not None and node.graph is not None:
-        node.graph.insert_after(node, [narrow, wide])
+    if value.dtype in narrow:
+        value.type = ir.TensorType(to) if isinstance(value.type, ir.TensorType) else None

@@ -24,14 +24,13 @@ from sardonyx.frontend.inputs.facts import Facts
 from sardonyx.frontend.inputs.past import PAST, SWITCH, with_past
 from sardonyx.frontend.module_state import replaced
 from sardonyx.frontend.running import HALF_TYPES, quietly, run, with_threads
-from sardonyx.frontend.tracing.engine import to_array
+from sardonyx.frontend.tracing.engine import TorchEngine, to_array
 from sardonyx.frontend.tracing.structure import window
 from sardonyx.ir.io.decoder_folder import CONFIG, DecoderFolder
 from sardonyx.records.export import ExampleInput
 from sardonyx.records.run import Accuracy, GeneratedBatch, LoadedDecoder, TokenTie
 from sardonyx.runtime import Array, Feeds, Value
 from sardonyx.runtime.remote import described, free_memory, generate
-from sardonyx.verification.exclusions import LiveEngine
 from sardonyx.verification.output_comparison import OutputComparer, Precise
 from sardonyx.verification.subject import Model, Subject
 from sardonyx.verification.upcast import NARROW, upcast
@@ -300,7 +299,7 @@ class GenerationCheck:
     """
 
     def __init__(
-        self, module: Any, engine: LiveEngine, model: Model, *, threads: int | None, report: Callable[[str], None]
+        self, module: Any, engine: TorchEngine, model: Model, *, threads: int | None, report: Callable[[str], None]
     ) -> None:
         self._module, self._engine, self._report, self._threads = module, engine, report, threads
         self._subject = Subject(model)
