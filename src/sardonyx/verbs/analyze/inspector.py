@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import overload
 
@@ -19,96 +19,48 @@ from sardonyx.ir.facts import Facts
 from sardonyx.ir.module_borders import find_module
 from sardonyx.ir.origins import Source, Tagged, origins, owner, tagged
 from sardonyx.ir.plain_data import dtype_name
-from sardonyx.ir.scopes import bodies, is_constant, label, scopes
+from sardonyx.ir.scopes import bodies, is_constant, label, scopes, top_graphs
 from sardonyx.ir.shapes import expr
 from sardonyx.ir.tensors import FileTensor
 from sardonyx.records.inspection import Body, DynamicDim, FunctionUse, Inspection, ModuleInspection, Port
-from sardonyx.records.provenance import is_within, lineage, module_of
+from sardonyx.records.provenance import is_within, module_of
 from sardonyx.verbs.analyze.census import Census, coverage, evidence, modules, ops, port, root_nodes, tied, weights
 from sardonyx.verbs.analyze.fingerprint import fingerprint
 
-Chain = Callable[[str], tuple[str, ...]]  # a path -> the keys of the modules from the model down to it
 
-
-class ModuleContents(Struct, frozen=True, eq=False):
+class _Contents(Struct, frozen=True):
     """The contents of one module; the sets are ordered, the nodes in the order in which they finish."""
 
-    nodes: dict[ir.Node, None] = field(default_factory=dict[ir.Node, None])
-    edges: dict[tuple[ir.Node, ir.Node], None] = field(default_factory=dict[tuple[ir.Node, ir.Node], None])
+    nodes: dict[ir.Node, None]
     inputs: dict[ir.Value, None] = field(default_factory=dict[ir.Value, None])  # produced outside, without initializers
     outputs: dict[ir.Value, None] = field(default_factory=dict[ir.Value, None])  # read outside, or outputs of the model
 
 
-def module_contents(model: ir.Model, chain: Chain) -> dict[str, ModuleContents]:
-    """Return the contents of every module that has a node, by the keys that `chain` returns."""
-    return dict(_Collector(model, chain).modules)
+def _contents(model: ir.Model, nodes: Sequence[ir.Node], path: str) -> _Contents:
+    inside = _Contents({node: None for node in nodes if any(is_within(module, path) for module in _modules_of(node))})
+    holders = {value: scope.holder for scope in scopes(model) for value in scope.graph.inputs}
+    for reader in nodes:
+        # the outputs of a body flow into the node that owns it, from which its inputs come
+        results = (value for _, body in bodies(reader) for value in body.outputs if value.producer() is not None)
+        for value in filter(None, (*reader.inputs, *results)):
+            producer = value.producer()
+            if reader not in inside.nodes:
+                if producer in inside.nodes and not is_constant(producer):
+                    inside.outputs[value] = None
+            elif (producer or holders.get(value)) not in inside.nodes and not value.is_initializer():
+                inside.inputs[value] = None
+    for graph in top_graphs(model):
+        inside.outputs.update({value: None for value in graph.outputs if value.producer() in inside.nodes})
+    return inside
 
 
-class _Collector:
-    def __init__(self, model: ir.Model, chain: Chain) -> None:
-        self.modules: dict[str, ModuleContents] = defaultdict(ModuleContents)
-        self._chain = chain
-        self._holders = {
-            value: scope.holder for scope in scopes(model) if scope.holder is not None for value in scope.graph.inputs
-        }
-        tops = [scope.graph for scope in scopes(model) if scope.holder is None]
-        nodes = [node for graph in tops for node in _inner_first(graph)]
-        # Constants come last: the order of modules is that in which their other nodes run.
-        self._homes = {node: self._home(node) for node in sorted(nodes, key=is_constant)}
-        for node in nodes:
-            self._add(node)
-        for graph in tops:
-            for value in graph.outputs:
-                self._add_output(value, {})
-
-    def _home(self, node: ir.Node) -> Mapping[str, None]:
-        """Return the keys of all modules that contain a node."""
-        home = dict.fromkeys(self._chain(owner(node)))
-        if is_constant(node):
-            for reader in node.outputs[0].consumers():
-                home |= dict.fromkeys(self._chain(owner(reader)))
-        return home
-
-    def _add(self, node: ir.Node) -> None:
-        for key in self._homes[node]:
-            self.modules[key].nodes[node] = None
-        for value in node.inputs:
-            if value is not None:
-                self._connect(value, node)
-        for _, body in bodies(node):  # the outputs of a body flow into the node that owns it
-            for value in body.outputs:
-                if value.producer() is not None:
-                    self._connect(value, node)
-
-    def _connect(self, value: ir.Value, reader: ir.Node) -> None:
-        """Add an edge to every module that contains both ends, and an input or output to one that contains one end."""
-        producer = value.producer()
-        home = self._homes[reader]
-        if producer is None:
-            holder = self._holders.get(value)  # the inputs of a body come from the node that owns it
-            if not value.is_initializer():
-                self._add_input(value, home, {} if holder is None else self._homes[holder])
-            return
-        for key in home:
-            if key in self._homes[producer]:
-                self.modules[key].edges[producer, reader] = None
-        self._add_input(value, home, self._homes[producer])
-        if not is_constant(producer):
-            self._add_output(value, home)
-
-    def _add_input(self, value: ir.Value, home: Iterable[str], produced_in: Mapping[str, None]) -> None:
-        for key in home:
-            if key not in produced_in:
-                self.modules[key].inputs[value] = None
-
-    def _add_output(self, value: ir.Value, read_in: Mapping[str, None]) -> None:
-        producer = value.producer()
-        for key in self._homes[producer] if producer is not None else ():
-            if key not in read_in:
-                self.modules[key].outputs[value] = None
+def _modules_of(node: ir.Node) -> list[str]:
+    """Return the module of a node, and of a constant also the modules that read it."""
+    readers = node.outputs[0].consumers() if is_constant(node) else ()
+    return [module_of(owner(each)) for each in (node, *readers)]
 
 
-def _inner_first(graph: ir.Graph) -> Iterator[ir.Node]:
+def _inner_first(graph: ir.Graph | ir.Function) -> Iterator[ir.Node]:
     """Yield all nodes of a graph and its bodies in the order in which they finish."""
     for node in graph:
         for _, body in bodies(node):
@@ -118,12 +70,14 @@ def _inner_first(graph: ir.Graph) -> Iterator[ir.Node]:
 
 def _inspect_module(source: Tagged, pattern: str) -> ModuleInspection:
     """Describe the one module that a tag, an instance path or a glob selects."""
-    contents = module_contents(source.model, lambda path: tuple(lineage(module_of(path))))
-    census = Census.of(source.model)
-    path = find_module(source.hierarchy, (*source.hierarchy.classes, *contents), pattern)
-    inside = contents.get(path, ModuleContents())
+    nodes = [node for graph in top_graphs(source.model) for node in _inner_first(graph)]
+    paths = [path for node in nodes for path in _modules_of(node)]
+    path = find_module(source.hierarchy, (*source.hierarchy.classes, *paths), pattern)
+    inside, census = _contents(source.model, nodes, path), Census.of(source.model)
     own = census.among(inside.nodes)
-    inputs, outputs = _ports(source.model, inside)
+    facts = Facts(source.model)
+    if any(value.type is None or value.shape is None for value in (*inside.inputs, *inside.outputs)):
+        facts.infer()
     return ModuleInspection(
         model=source.name,
         path=path,
@@ -134,8 +88,8 @@ def _inspect_module(source: Tagged, pattern: str) -> ModuleInspection:
         constants=len(own.constants),
         parameters=own.parameters,
         ops=ops(own.nodes),
-        inputs=inputs,
-        outputs=outputs,
+        inputs=tuple(_port(value, facts) for value in inside.inputs),
+        outputs=tuple(_port(value, facts) for value in inside.outputs),
         weights=weights(own.initializers),
         shared_nodes=tuple(
             label(node)
@@ -155,15 +109,8 @@ def _calls(path: str, nodes: Iterable[ir.Node]) -> tuple[str, ...]:
     return calls if len(calls) > 1 else ()
 
 
-def _ports(model: ir.Model, inside: ModuleContents) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
-    """Return the inputs and outputs of a module, with types and shapes from the file or from shape inference."""
-    facts = Facts(model)
-    if any(value.type is None or value.shape is None for value in (*inside.inputs, *inside.outputs)):
-        facts.infer()
-    return tuple(_port(v, facts) for v in inside.inputs), tuple(_port(v, facts) for v in inside.outputs)
-
-
 def _port(value: ir.Value, facts: Facts) -> Port:
+    """Return an input or output of a module, with type and shape from the file or from shape inference."""
     declared = port(value)
     dtype, shape = facts.dtype(value), facts.shape(value)
     kind = dtype_name(dtype) if value.type is None and dtype is not None else declared.type
@@ -195,6 +142,7 @@ def _inspect_model(source: Tagged) -> Inspection:
     census = Census.of(model)
     inputs = tuple(port(value, value.is_initializer()) for value in model.graph.inputs)
     outputs = tuple(port(value) for value in model.graph.outputs)
+    calls = Counter(node.op_identifier() for node in census.nodes)
     return Inspection(
         path=None if path is None else str(path),
         file_bytes=0 if path is None else _bytes_on_disk(path, census),
@@ -209,7 +157,10 @@ def _inspect_model(source: Tagged) -> Inspection:
         inputs=inputs,
         outputs=outputs,
         dynamic_dims=_dynamic_dims((*inputs, *outputs)),
-        functions=_functions(model, census),
+        functions=tuple(
+            FunctionUse(function.domain, function.name, len(function), calls[identifier])
+            for identifier, function in model.functions.items()
+        ),
         bodies=tuple(
             Body(label(node), node.op_type, attribute, len(graph))
             for node in census.nodes
@@ -229,14 +180,6 @@ def _bytes_on_disk(path: Path, census: Census) -> int:
     files = {os.path.realpath(path)}
     files |= {os.path.realpath(tensor.file.path) for tensor in census.tensors if isinstance(tensor, FileTensor)}
     return sum(map(os.path.getsize, files))
-
-
-def _functions(model: ir.Model, census: Census) -> tuple[FunctionUse, ...]:
-    calls = Counter(node.op_identifier() for node in census.nodes)
-    return tuple(
-        FunctionUse(function.domain, function.name, len(function), calls[identifier])
-        for identifier, function in model.functions.items()
-    )
 
 
 def _dynamic_dims(ports: Iterable[Port]) -> tuple[DynamicDim, ...]:
