@@ -40,17 +40,17 @@ class Building:
         return self.inputs[-1]
 
     def _step(self, kind: OpKind, reads: Sequence[int], writes: Sequence[int], operator: str, module: str, macs: Size,
-              other_flops: Size, role: str | None, workspace: Size = 0) -> None:  # fmt: skip
+              other_flops: Size, workspace: Size = 0) -> None:  # fmt: skip
         name = f"{operator}_{len(self.operations)}"
         self.operations.append(Operation(name, operator, kind, module, tuple(dict.fromkeys(reads)), tuple(writes),
-                                         macs, other_flops, workspace, role))  # fmt: skip
+                                         macs, other_flops, workspace))  # fmt: skip
 
     def op(self, kind: OpKind, reads: Sequence[int], shape: Shape, *, operator: str = "", module: str = "",
-           dtype: str = "float32", macs: Size = 0, other_flops: Size = 0, role: str | None = None,
+           dtype: str = "float32", macs: Size = 0, other_flops: Size = 0,
            workspace: Size = 0) -> int:  # fmt: skip
         """An operation that writes one new value into its own memory."""
         value = self._fresh(shape, dtype, Store.ACTIVATION, module, len(self.operations), None)
-        self._step(kind, reads, [value], operator or str(kind), module, macs, other_flops, role, workspace)
+        self._step(kind, reads, [value], operator or str(kind), module, macs, other_flops, workspace)
         return value
 
     def ops(self, kind: OpKind, reads: Sequence[int], shapes: Sequence[Shape], *, operator: str = "", module: str = "",
@@ -58,13 +58,13 @@ class Building:
         """An operation with several results."""
         step = len(self.operations)
         values = tuple(self._fresh(shape, dtype, Store.ACTIVATION, module, step, None) for shape in shapes)
-        self._step(kind, reads, values, operator or str(kind), module, 0, 0, None)
+        self._step(kind, reads, values, operator or str(kind), module, 0, 0)
         return values
 
     def view(self, source: int, shape: Shape, *, module: str = "", also: Sequence[int] = ()) -> int:
         """A view of the same memory; `also`: its other operands, such as the shape of an ONNX Reshape."""
         value = self._value(shape, self.values[source].dtype, self.values[source].buffer)
-        self._step(OpKind.VIEW, [source, *also], [value], "view", module, 0, 0, None)
+        self._step(OpKind.VIEW, [source, *also], [value], "view", module, 0, 0)
         return value
 
     def into(self, target: int, kind: OpKind, reads: Sequence[int] = (), *, same_value: bool = False,
@@ -72,7 +72,7 @@ class Building:
         """An operation in place: reads `target` and writes its memory; the result is a new value, or itself."""
         old = self.values[target]
         value = target if same_value else self._value(old.shape, old.dtype, old.buffer)
-        self._step(kind, [target, *reads], [value], operator or f"{kind}_", module, 0, 0, None)
+        self._step(kind, [target, *reads], [value], operator or f"{kind}_", module, 0, 0)
         return value
 
     def program(self, *outputs: int, **symbols: int) -> Program:

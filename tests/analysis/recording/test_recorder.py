@@ -163,10 +163,7 @@ class Attending(nn.Module):
         return F.scaled_dot_product_attention(mixed, x, x)
 
 
-def test_a_decomposed_graph_gives_modules_and_roles_to_its_operations() -> None:
+def test_a_decomposed_graph_gives_modules_to_its_operations() -> None:
     graph = decompose(Attending().eval(), (torch.randn(2, 5, 16),))
     program = record(graph, (torch.randn(2, 5, 16),))
-    parts = [(each.module, each.role) for each in program.operations if each.kind is OpKind.SOFTMAX]
-    assert parts == [("attention", "softmax"), ("", "softmax")]
-    roles = {each.role for each in program.operations if each.module == "attention"}
-    assert {"project-q", "project-k", "project-v", "split-heads", "scores", "scale", "mix", "project-out"} <= roles
+    assert [each.module for each in program.operations if each.kind is OpKind.SOFTMAX] == ["attention", ""]

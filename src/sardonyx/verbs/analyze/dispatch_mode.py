@@ -35,7 +35,6 @@ class TraceStep(Struct, frozen=True):
     name: str
     operator: str
     module: str
-    role: str | None
     reads: tuple[int, ...]  # in the order of its arguments, with repetitions
     writes: tuple[int, ...]
     scalars: Mapping[str, Any]
@@ -53,19 +52,26 @@ class TraceLog(Struct):
     inputs: list[int] = field(default_factory=list[int])
     outputs: list[int] = field(default_factory=list[int])
     busy: bool = False  # an operation is being executed
+    names: Counter[str] = field(default_factory=Counter[str])  # how many steps have each name
     _value_of: Any = field(default_factory=WeakTensorKeyDictionary)  # tensor -> value
     _storages: dict[int, int] = field(default_factory=dict[int, int])  # address of a storage object -> buffer
-    _watches: dict[int, Any] = field(
-        default_factory=dict[int, Any]
-    )  # address -> weak reference that logs when the storage is freed
-    _names: Counter[str] = field(default_factory=Counter[str])
+    # address -> weak reference that logs when the storage is freed
+    _watches: dict[int, Any] = field(default_factory=dict[int, Any])
 
-    def add_existing(self, tensor: torch.Tensor, name: str, store: Store, module: str = "") -> int:
-        """Add a value that exists before the run; tensors with one storage share a buffer."""
-        buffer = self._storages.get(_address(tensor))
-        if buffer is None:
-            buffer = self._add_buffer(tensor, store, module, None)
-        return self._add_value(tensor, name, buffer)
+    def add(self, tensor: torch.Tensor, name: str, store: Store, module: str = "") -> int:
+        """Add a value; tensors with one storage share a buffer. Activations are allocated by the current step."""
+        address = _address(tensor)
+        if address not in self._storages:
+            elsewhere = tensor.device.type not in (self.device.type, "meta")
+            size, is_new = 0 if elsewhere else tensor.untyped_storage().nbytes(), store is Store.ACTIVATION
+            self._storages[address] = len(self.buffers)
+            self._watch(tensor, address, len(self.buffers) if is_new else None)
+            self.buffers.append(Buffer(size, store, module, len(self.steps) if is_new else None))
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        self.values.append(Value(name, tuple(tensor.shape), dtype, self._storages[address]))
+        self.strides.append(tensor.stride())
+        self._value_of[tensor] = len(self.values) - 1
+        return len(self.values) - 1
 
     def add_alias(self, tensor: torch.Tensor, stand_in: torch.Tensor) -> None:
         """Treat a fake tensor as the tensor it stands for."""
@@ -83,36 +89,6 @@ class TraceLog(Struct):
     def value(self, tensor: torch.Tensor) -> int:
         """Return the index of a tensor's value."""
         return self._value_of[tensor]
-
-    def add_result(self, tensor: torch.Tensor, name: str, module: str) -> int:
-        """Add a value that the current step writes, in new or shared memory."""
-        buffer = self._storages.get(_address(tensor))
-        if buffer is None:
-            buffer = self._add_buffer(tensor, Store.ACTIVATION, module, len(self.steps))
-        return self._add_value(tensor, name, buffer)
-
-    def step_name(self, operator: str) -> str:
-        """Return a name for the next step: that of its operator, numbered from the second use on."""
-        short = operator.rpartition(".")[2]
-        self._names[short] += 1
-        return short if self._names[short] == 1 else f"{short}_{self._names[short] - 1}"
-
-    def _add_value(self, tensor: torch.Tensor, name: str, buffer: int) -> int:
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        dense = tensor.layout is torch.strided
-        self.values.append(Value(name, tuple(tensor.shape), dtype, buffer))
-        self.strides.append(tensor.stride() if dense else ())
-        self._value_of[tensor] = len(self.values) - 1
-        return len(self.values) - 1
-
-    def _add_buffer(self, tensor: torch.Tensor, store: Store, module: str, born: int | None) -> int:
-        address = _address(tensor)
-        elsewhere = tensor.device.type not in (self.device.type, "meta")
-        size = 0 if elsewhere else tensor.untyped_storage().nbytes()
-        self.buffers.append(Buffer(size, store, module, born))
-        self._storages[address] = len(self.buffers) - 1
-        self._watch(tensor, address, None if born is None else len(self.buffers) - 1)
-        return len(self.buffers) - 1
 
     def _watch(self, tensor: torch.Tensor, address: int, buffer: int | None) -> None:
         """Log when the storage is freed; its address may be used for another one afterwards."""
@@ -180,7 +156,11 @@ class RecordingMode(TorchDispatchMode):
             result = func(*positional, **named)
         finally:
             self._log.busy = False
-        self._log_operator(overload, arguments, reads, _unique([*_tensors(result), *overload.changed(arguments)]))
+        results = _unique([*_tensors(result), *overload.changed(arguments)])
+        if reads or results:
+            by_name = zip(overload.names, arguments, strict=True)
+            scalars = {name: value for name, value in by_name if not _tensors(value)}
+            self._log_step(overload.operator, reads, results, scalars)
         return result
 
     def _control_flow(self, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
@@ -195,28 +175,22 @@ class RecordingMode(TorchDispatchMode):
             self._log_step(f"higher_order.{func.name()}", reads, new, {})
         return result
 
-    def _log_operator(
-        self, overload: _Overload, arguments: Sequence[Any], reads: tuple[int, ...], results: Sequence[torch.Tensor]
-    ) -> None:
-        if not reads and not results:
-            return
-        scalars = {name: value for name, value in zip(overload.names, arguments, strict=True) if not _tensors(value)}
-        self._log_step(overload.operator, reads, results, scalars)
-
     def _log_step(
         self, operator: str, reads: tuple[int, ...], results: Sequence[torch.Tensor], scalars: Mapping[str, Any]
     ) -> None:
-        log, (module, role) = self._log, self._tracker.current()
-        name = log.step_name(operator)
+        log, module, name = self._log, self._tracker.current(), operator.rpartition(".")[2]
+        log.names[name] += 1
+        if log.names[name] > 1:  # numbered from the second use on
+            name = f"{name}_{log.names[name] - 1}"
         names = [name] if len(results) == 1 else [f"{name}.{index}" for index in range(len(results))]
-        writes = tuple(log.add_result(tensor, own, module) for tensor, own in zip(results, names, strict=True))
-        log.steps.append(TraceStep(name, operator, module, role, reads, writes, scalars))
+        writes = tuple(log.add(one, own, Store.ACTIVATION, module) for one, own in zip(results, names, strict=True))
+        log.steps.append(TraceStep(name, operator, module, reads, writes, scalars))
 
     def _registered(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the tensor to use; one that is not in the log is added as a constant."""
         substitute = self._stand_in(tensor)
         if not self._log.knows(substitute):
-            self._log.add_existing(substitute, "constant", Store.WEIGHT, self._tracker.current()[0])
+            self._log.add(substitute, "constant", Store.WEIGHT, self._tracker.current())
         return substitute
 
 
@@ -230,13 +204,11 @@ class _Overload:
         self._defaults = [parameter.default_value for parameter in parameters]
         self._written = [parameter.alias_info is not None and parameter.alias_info.is_write for parameter in parameters]
         overwrites = self.operator in _OVERWRITE
-        discarded = [
-            parameter.is_out or overwrites for parameter in parameters
-        ]  # the old content of a written argument
         self.makes_fresh = self.operator in _FRESH
         self._read = [
-            not self.makes_fresh and not (written and unread)
-            for written, unread in zip(self._written, discarded, strict=True)
+            not self.makes_fresh
+            and not (written and (parameter.is_out or overwrites))  # their old content is discarded
+            for written, parameter in zip(self._written, parameters, strict=True)
         ]
 
     def arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
@@ -289,25 +261,21 @@ class ModuleTracker:
         self._calls: list[ModuleStep] = []
         self._count = 0
         self._path: str | None = None  # of the innermost module, computed on demand
-        self._modules, self._roles = _node_metadata(root)
+        self._modules = _modules_by_node(root)
         self._code, self._lines = _generated_code(root)
 
-    def current(self) -> tuple[str, str | None]:
-        """Return the path of the running module, with a second call marked `block@1`, and its role in an attention."""
-        node = self._node()
-        by_node = self._modules.get(node)
-        if by_node is not None:
-            return by_node, self._roles.get(node)
-        if self._path is None:
-            self._path = self._tree.path(self._calls)
-        return self._path, self._roles.get(node)
-
-    def _node(self) -> str:
-        """Return the current node of the graph, by the current line of its generated code."""
+    def current(self) -> str:
+        """Return the path of the running module, with a second call marked `block@1`."""
+        # the current node of a graph is found by the current line of its generated code
         frame = sys._getframe(1) if self._code is not None else None  # pyright: ignore[reportPrivateUsage]  # documented
         while frame is not None and frame.f_code is not self._code:
             frame = frame.f_back
-        return self._lines.get(frame.f_lineno, "") if frame is not None else ""
+        by_node = self._modules.get(self._lines.get(frame.f_lineno, "")) if frame is not None else None
+        if by_node is not None:
+            return by_node
+        if self._path is None:
+            self._path = self._tree.path(self._calls)
+        return self._path
 
     @contextlib.contextmanager
     def tracking(self) -> Generator[None]:
@@ -343,13 +311,12 @@ def _generated_code(root: nn.Module) -> tuple[CodeType | None, Mapping[int, str]
     return forward.__code__, {number: match[1] for number, line in lines if (match := _ASSIGNED.match(line))}
 
 
-def _node_metadata(root: nn.Module) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """Return the modules and the roles of nodes as stored by `decompose`, otherwise the modules from torch.export."""
+def _modules_by_node(root: nn.Module) -> Mapping[str, str]:
+    """Return the modules of the nodes of a graph module as stored by `decompose`, otherwise those from torch.export."""
     if not isinstance(root, fx.GraphModule):
-        return {}, {}
+        return {}
     decomposition: Any = getattr(root, _DECOMPOSITION, None)
     if decomposition is not None:
-        roles = {name: str(primitive.role) for name, primitive in decomposition.primitives.items()}
-        return decomposition.modules, roles
+        return decomposition.modules
     stacks = {node.name: node.meta.get("nn_module_stack") for node in root.graph.nodes}
-    return {name: str(next(reversed(stack.values()))[0]) for name, stack in stacks.items() if stack}, {}
+    return {name: str(next(reversed(stack.values()))[0]) for name, stack in stacks.items() if stack}

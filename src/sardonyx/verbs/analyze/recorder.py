@@ -80,7 +80,6 @@ def _to_program(log: TraceLog, convert: Convert, symbols: dict[str, int], notes:
             macs=cost.macs,
             other_flops=cost.other_flops,
             workspace=workspace(step.operator, reads, writes, scalars, last, machine),
-            role=step.role,
         )
         operations.append(operation)
     if unknown_operators:
@@ -196,11 +195,11 @@ class _Call:
     ) -> TraceLog:
         log, tracker = TraceLog(self._device), ModuleTracker(self._module)
         for name, tensor in _state(self._module):
-            log.add_existing(tensor, name, Store.WEIGHT, name.rpartition(".")[0])
+            log.add(tensor, name, Store.WEIGHT, name.rpartition(".")[0])
             if (other := stand_in(tensor)) is not tensor:
                 log.add_alias(tensor, other)
         inputs = zip(self._flat.leaves, tensors, strict=True)
-        log.inputs = [log.add_existing(tensor, leaf.name, Store.INPUT) for leaf, tensor in inputs]
+        log.inputs = [log.add(tensor, leaf.name, Store.INPUT) for leaf, tensor in inputs]
         values = self._flat.rebuilt(tensors)
         args = [values.pop(name) for name in list(values)[: self._positional]]
         with (
@@ -216,8 +215,7 @@ class _Call:
             result = self._module(*args, **values)
         outputs = [stand_in(leaf.tensor) for leaf in Flat(result).leaves]
         log.outputs = [
-            log.value(tensor) if log.knows(tensor) else log.add_existing(tensor, "constant", Store.WEIGHT)
-            for tensor in outputs
+            log.value(tensor) if log.knows(tensor) else log.add(tensor, "constant", Store.WEIGHT) for tensor in outputs
         ]
         log.close()
         return log

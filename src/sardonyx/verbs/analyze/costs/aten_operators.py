@@ -6,12 +6,22 @@ flattened, absent ones omitted), and its other arguments by name. An operator in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 from sardonyx.ir.shapes.expr import Size, add, multiply, product
 from sardonyx.verbs.analyze.costs import program
-from sardonyx.verbs.analyze.costs.program import UNKNOWN, Description, OpKind, Value, floating
+from sardonyx.verbs.analyze.costs.program import (
+    UNKNOWN,
+    Call,
+    Description,
+    OpKind,
+    Rule,
+    Value,
+    each,
+    floating,
+    norm_of,
+)
 
 # Operators without arithmetic, by kind.
 
@@ -53,17 +63,13 @@ PLAIN: Mapping[str, OpKind] = {
 }
 
 
-Reads = Sequence[Value]
-Scalars = Mapping[str, object]
-Rule = Callable[[Reads, Reads, Scalars], Description]
-
-
-def describe(operator: str, reads: Reads, writes: Reads, scalars: Scalars) -> Description:
+def describe(
+    operator: str, reads: Sequence[Value], writes: Sequence[Value], scalars: Mapping[str, object]
+) -> Description:
     """Describe an operator at the shapes of these tensors."""
     name = plain_name(operator)
-    rule = _RULES.get(name)
-    if rule is not None:
-        return rule(reads, writes, scalars)
+    if name in _RULES:
+        return _RULES[name](Call(reads, writes, scalars))
     if name in PLAIN:
         return Description(PLAIN[name])
     is_unary = len(reads) == 1  # max(a) is a reduction, max(a, b) is elementwise
@@ -90,149 +96,133 @@ _OPERATOR_SIGNS = {
 }
 
 
-def _product_of(first: int, bias: int | None = None) -> Rule:
+def _product_of(first: int, *bias: int) -> Rule:
     """Return the rule of a matrix product with its left operand at index `first` and an optional bias at `bias`."""
 
-    def rule(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
-        return program.matrix_product(reads[first], writes[0], more=int(bias is not None and len(reads) > bias))
+    def rule(call: Call) -> Description:
+        left = call.operand(first)
+        return program.matrix_product(left.shape[-1] if left.shape else 1, call.result, more=call.has(*bias))
 
     return rule
 
 
-def _each(kind: OpKind, flops: int | Callable[[Reads, Scalars], int], *, read: bool = False) -> Rule:
-    """Return the rule of an operator with flops for each element of its result, or if `read`, of its first operand."""
-
-    def rule(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
-        counted = reads[0] if read else writes[0]
-        return Description(kind, 0, floating(counted, flops if isinstance(flops, int) else flops(reads, scalars)))
-
-    return rule
-
-
-def _convolution(*, transposed: bool = False) -> Rule:
-    def rule(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
-        mirrored = transposed or bool(scalars.get("transposed", False))
-        return program.convolution(reads[0], reads[1], writes[0], transposed=mirrored, more=int(len(reads) > 2))
+def _convolution_of(*, transposed: bool = False) -> Rule:
+    def rule(call: Call) -> Description:
+        mirrored = transposed or bool(call.attributes.get("transposed", False))
+        image, weight = call.operands(2)
+        return program.convolution(image, weight, call.result, transposed=mirrored, more=call.has(2))
 
     return rule
 
 
-def _attention(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
-    return program.attention(*reads[:3], mask=len(reads) > 3)
+def _attention(call: Call) -> Description:
+    query, key, value = call.operands(3)
+    return program.attention(query, key, value, mask=len(call.reads) > 3)
 
 
-def _einsum(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
-    return program.einsum(str(scalars["equation"]), reads)
-
-
-def _fast_attention(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
+def _fast_attention(call: Call) -> Description:
     """Describe `nn.MultiheadAttention` as one kernel: packed projections, attention, output projection."""
-    query, key, value, packed, _, output = reads[:6]
-    inner = program.attention(query, key, value, mask=len(reads) > 7)
+    query, key, value, packed, _, output = call.operands(6)
+    inner = program.attention(query, key, value, mask=len(call.reads) > 7)
     macs = add(inner.macs, product((*query.shape[:-1], add(packed.elements, output.elements))))
     return Description(OpKind.ATTENTION, macs, add(inner.other_flops, multiply(4, query.elements)))
 
 
-def _fast_encoder_layer(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
+def _fast_encoder_layer(call: Call) -> Description:
     """Describe an encoder layer as one kernel: attention, two norms, two linear layers with an activation between."""
-    source, widening = reads[0], reads[9]
-    attended = _fast_attention((source, source, source, *reads[1:5], *reads[13:]), writes, scalars)
+    source, widening = call.operand(0), call.operand(9)
+    inner = (source, source, source, *call.reads[1:5], *call.reads[13:])
+    attended = _fast_attention(Call(inner, call.writes, call.attributes))
     wide = multiply(product(source.shape[:-1]), widening.shape[0])
     macs = add(attended.macs, multiply(2, multiply(source.shape[-1], wide)))
-    inside = program.ELEMENTWISE["gelu" if scalars.get("use_gelu") else "relu"][1] + 1  # and the bias
+    inside = program.ELEMENTWISE["gelu" if call.attributes.get("use_gelu") else "relu"][1] + 1  # and the bias
     around = multiply(2 * (program.LAYER_NORM + 2 + 1) + 1, source.elements)  # two norms, two residuals, last bias
     return Description(OpKind.ATTENTION, macs, add(add(attended.other_flops, around), multiply(inside, wide)))
 
 
-def _recurrent_layer(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
+def _recurrent_layer(call: Call) -> Description:
     """Describe one direction of one layer: the operands are the input, two weights, two biases and the states."""
-    return _recurrent(reads[0], reads[1:3], writes, scalars)
+    return _recurrent(call, call.operands(3)[1:])
 
 
-def _recurrent_layers(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
+def _recurrent_layers(call: Call) -> Description:
     """Describe all layers at once: the weights are the tensors of rank 2; states have rank 3 and biases rank 1."""
-    return _recurrent(reads[0], [value for value in reads[1:] if len(value.shape) == 2], writes, scalars)
+    return _recurrent(call, [value for value in call.operands(len(call.reads))[1:] if len(value.shape) == 2])
 
 
-def _recurrent(source: Value, matrices: Reads, writes: Reads, scalars: Scalars) -> Description:
-    cell = _CELLS.get(cast("int", scalars.get("mode", 2)), "lstm")
-    return program.recurrent(product(source.shape[:-1]), matrices, writes[0].elements, cell)
+def _recurrent(call: Call, matrices: Sequence[Value]) -> Description:
+    cell = _CELLS.get(cast("int", call.attributes.get("mode", 2)), "lstm")
+    return program.recurrent(product(call.operand(0).shape[:-1]), matrices, call.result.elements, cell)
 
 
 _CELLS = {0: "rnn", 1: "rnn", 2: "lstm", 3: "gru"}
 
 
-def _gelu(_reads: Reads, scalars: Scalars) -> int:
-    return program.ELEMENTWISE["gelu_tanh" if scalars.get("approximate") == "tanh" else "gelu"][1]
+def _batch_norm(call: Call) -> int:
+    return program.BATCH_NORM_IN_TRAINING if call.attributes.get("training") else program.BATCH_NORM
 
 
-def _norm_of(flops: int) -> Rule:
-    """Return the rule of a norm; operands after the input are its weight and its bias."""
-    return _each(OpKind.NORM, lambda reads, _: flops + min(2, len(reads) - 1), read=True)
+def _dropout(call: Call) -> Description:
+    training = call.attributes.get("train", call.attributes.get("training", True)) is not False
+    return Description(OpKind.DROPOUT, 0, floating(call.result, 2) if training and call.writes else 0)
 
 
-def _batch_norm(_reads: Reads, scalars: Scalars) -> int:
-    return program.BATCH_NORM_IN_TRAINING if scalars.get("training") else program.BATCH_NORM
-
-
-_BATCH_NORM = _each(OpKind.BATCH_NORM, _batch_norm, read=True)
-
-
-def _dropout(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
-    training = scalars.get("train", scalars.get("training", True)) is not False
-    return Description(OpKind.DROPOUT, 0, floating(writes[0], 2) if training and writes else 0)
-
-
-def _pooled(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
-    window = scalars["kernel_size"]
-    axes = len(writes[0].shape) - 2 if len(writes[0].shape) > 2 else 1
+def _pooled(call: Call) -> Description:
+    window = call.attributes["kernel_size"]
     sizes = cast("Sequence[Size]", window) if isinstance(window, Sequence) else (cast("Size", window),)
     if len(sizes) == 1:  # one number for all axes
-        sizes = tuple(sizes) * axes
-    return Description(OpKind.REDUCTION, 0, multiply(product(tuple(sizes)), floating(writes[0], 1)))
+        sizes = tuple(sizes) * max(1, len(call.result.shape) - 2)
+    return Description(OpKind.REDUCTION, 0, multiply(product(sizes), floating(call.result, 1)))
 
 
-def _cast(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
-    return Description(OpKind.SELECT if reads[0].dtype != writes[0].dtype else OpKind.COPY)
+def _cast(call: Call) -> Description:
+    return Description(OpKind.SELECT if call.operand(0).dtype != call.result.dtype else OpKind.COPY)
 
 
-def _view_or_copy(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
+def _view_or_copy(call: Call) -> Description:
     """Describe a view if the result shares memory with the input, otherwise a copy."""
-    shared = any(value.buffer == reads[0].buffer for value in writes)
+    shared = any(value is not None and value.buffer == call.operand(0).buffer for value in call.writes)
     return Description(OpKind.VIEW if shared else OpKind.COPY)
 
 
 def _interpolated(flops: int) -> Rule:
-    return _each(OpKind.OTHER if flops else OpKind.COPY, flops)
+    return each(OpKind.OTHER if flops else OpKind.COPY, flops)
 
 
-def _accumulated(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
+def _accumulated(call: Call) -> Description:
     """Describe an addition at indexed positions."""
-    return Description(OpKind.LOOKUP, 0, floating(reads[-1], 1))
+    return Description(OpKind.LOOKUP, 0, floating(call.operand(len(call.reads) - 1), 1))
 
 
-def _summed_rows(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
+def _summed_rows(call: Call) -> Description:
     """Describe an embedding bag: sums of rows of a table."""
-    table, rows = reads[:2]
+    table, rows = call.operands(2)
     return Description(OpKind.LOOKUP, 0, multiply(rows.elements, table.shape[-1]))
 
 
-def _distances(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
+def _distances(call: Call) -> Description:
     """Describe the distances between all pairs of rows: a difference, its power, a sum."""
-    return Description(OpKind.OTHER, 0, multiply(floating(writes[0], 3), reads[0].shape[-1]))
+    return Description(OpKind.OTHER, 0, multiply(floating(call.result, 3), call.operand(0).shape[-1]))
 
 
+_BATCH_NORMS = (
+    *("native_batch_norm", "batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit"),
+    *("_native_batch_norm_legit_no_training", "_batch_norm_no_update"),
+)
+_ADAPTIVE_POOL = each(OpKind.REDUCTION, 1, read=True)
 _RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("mm", "bmm", "mv", "dot", "vdot", "matmul", "_scaled_mm", "_int_mm", "inner"), _product_of(0)),
-    "linear": _product_of(0, bias=2),
-    **dict.fromkeys(("addmm", "baddbmm", "addmv", "_addmm_activation"), _product_of(1, bias=0)),
-    "einsum": _einsum,
-    **dict.fromkeys(("ger", "outer"), _each(OpKind.ARITHMETIC, 1)),
-    **dict.fromkeys(("convolution", "_convolution", "convolution_overrideable", "cudnn_convolution"), _convolution()),
-    **dict.fromkeys(("conv1d", "conv2d", "conv3d", "_slow_conv2d_forward", "mkldnn_convolution"), _convolution()),
-    **dict.fromkeys(("thnn_conv2d", "slow_conv3d_forward", "_conv_depthwise2d", "conv_depthwise3d"), _convolution()),
-    **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), _convolution(transposed=True)),
-    "cudnn_convolution_transpose": _convolution(transposed=True),
+    "linear": _product_of(0, 2),
+    **dict.fromkeys(("addmm", "baddbmm", "addmv", "_addmm_activation"), _product_of(1, 0)),
+    "einsum": program.einsum,
+    **dict.fromkeys(("ger", "outer"), each(OpKind.ARITHMETIC, 1)),
+    **dict.fromkeys(
+        ("convolution", "_convolution", "convolution_overrideable", "cudnn_convolution"), _convolution_of()
+    ),
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d", "_slow_conv2d_forward", "mkldnn_convolution"), _convolution_of()),
+    **dict.fromkeys(("thnn_conv2d", "slow_conv3d_forward", "_conv_depthwise2d", "conv_depthwise3d"), _convolution_of()),
+    **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), _convolution_of(transposed=True)),
+    "cudnn_convolution_transpose": _convolution_of(transposed=True),
     "scaled_dot_product_attention": _attention,
     **{f"_scaled_dot_product_{kernel}_attention": _attention for kernel in ("flash", "efficient", "cudnn")},
     "_scaled_dot_product_flash_attention_for_cpu": _attention,
@@ -241,33 +231,25 @@ _RULES: Mapping[str, Rule] = {
     "_transformer_encoder_layer_fwd": _fast_encoder_layer,
     "mkldnn_rnn_layer": _recurrent_layer,
     **dict.fromkeys(("_cudnn_rnn", "miopen_rnn"), _recurrent_layers),
-    "gelu": _each(OpKind.ACTIVATION, _gelu),
+    "gelu": each(OpKind.ACTIVATION, program.gelu),
     **dict.fromkeys(
         ("_softmax", "softmax", "_safe_softmax", "_log_softmax", "log_softmax"),
-        _each(OpKind.SOFTMAX, program.SOFTMAX),
+        each(OpKind.SOFTMAX, program.SOFTMAX),
     ),
     **dict.fromkeys(
-        ("native_layer_norm", "layer_norm", "native_group_norm", "group_norm"), _norm_of(program.LAYER_NORM)
+        ("native_layer_norm", "layer_norm", "native_group_norm", "group_norm"), norm_of(program.LAYER_NORM, 1, 2)
     ),
-    **dict.fromkeys(("rms_norm", "_fused_rms_norm"), _norm_of(program.RMS_NORM)),
-    **dict.fromkeys(
-        ("native_batch_norm", "batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit"),
-        _each(OpKind.BATCH_NORM, _batch_norm, read=True),
-    ),
-    **dict.fromkeys(
-        ("_native_batch_norm_legit_no_training", "_batch_norm_no_update"),
-        _each(OpKind.BATCH_NORM, _batch_norm, read=True),
-    ),
-    "_batch_norm_with_update": _each(OpKind.BATCH_NORM, program.BATCH_NORM_IN_TRAINING, read=True),
+    **dict.fromkeys(("rms_norm", "_fused_rms_norm"), norm_of(program.RMS_NORM, 1, 2)),
+    **dict.fromkeys(_BATCH_NORMS, each(OpKind.BATCH_NORM, _batch_norm, read=True)),
+    "_batch_norm_with_update": each(OpKind.BATCH_NORM, program.BATCH_NORM_IN_TRAINING, read=True),
     **{
-        f"_thnn_fused_{cell}_cell": _each(OpKind.RECURRENT, program.RECURRENT_FLOPS[cell]) for cell in ("lstm", "gru")
+        f"_thnn_fused_{cell}_cell": each(OpKind.RECURRENT, program.RECURRENT_FLOPS[cell]) for cell in ("lstm", "gru")
     },  # their products are separate operators
     **dict.fromkeys(("native_dropout", "dropout", "feature_dropout", "alpha_dropout"), _dropout),
     **{f"{kind}_pool{axes}d": _pooled for kind in ("max", "avg") for axes in (1, 2, 3)},
     **{f"max_pool{axes}d_with_indices": _pooled for axes in (2, 3)},
-    **{f"adaptive_avg_pool{axes}d": _each(OpKind.REDUCTION, 1, read=True) for axes in (1, 2, 3)},
-    **{f"_adaptive_avg_pool{axes}d": _each(OpKind.REDUCTION, 1, read=True) for axes in (2, 3)},
-    **{f"adaptive_max_pool{axes}d": _each(OpKind.REDUCTION, 1, read=True) for axes in (1, 2, 3)},
+    **{f"adaptive_{kind}_pool{axes}d": _ADAPTIVE_POOL for kind in ("avg", "max") for axes in (1, 2, 3)},
+    **{f"_adaptive_avg_pool{axes}d": _ADAPTIVE_POOL for axes in (2, 3)},
     **dict.fromkeys(("_to_copy", "to", "type_as"), _cast),
     **dict.fromkeys(("reshape", "contiguous", "flatten", "unflatten", "expand_as", "reshape_as"), _view_or_copy),
     **dict.fromkeys(("movedim", "swapaxes", "narrow", "squeeze_copy", "_reshape_copy"), _view_or_copy),
@@ -281,7 +263,7 @@ _RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("index_add", "scatter_add", "scatter_reduce"), _accumulated),
     "_embedding_bag": _summed_rows,
     "_cdist_forward": _distances,
-    "_weight_norm_interface": _each(OpKind.OTHER, 3),
+    "_weight_norm_interface": each(OpKind.OTHER, 3),
 }
 
 KNOWN = frozenset({*_RULES, *PLAIN, *program.REDUCTIONS, *program.ELEMENTWISE})  # by their plain names

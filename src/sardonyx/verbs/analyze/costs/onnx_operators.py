@@ -7,75 +7,48 @@ sizes is returned as unknown.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
-from msgspec import Struct
+from msgspec.structs import replace
 
 from sardonyx.ir import ops
 from sardonyx.ir.shapes.expr import Size, add, floor_quotient, multiply, product
 from sardonyx.verbs.analyze.costs import program
-from sardonyx.verbs.analyze.costs.program import UNKNOWN, Description, OpKind, Value, attention_of, floating
+from sardonyx.verbs.analyze.costs.program import (
+    UNKNOWN,
+    Call,
+    Description,
+    OpKind,
+    Rule,
+    UnknownSize,
+    Value,
+    attention_of,
+    each,
+    floating,
+    norm_of,
+)
 
 
-class UnknownSize(Exception):
-    """A size that the costs depend on is unknown, or the node is invalid."""
-
-
-class NodeCall(Struct, frozen=True):
-    """One use of an operator, as the rules see it."""
-
-    reads: Sequence[Value | None]  # None: omitted, or of unknown rank
-    writes: Sequence[Value | None]
-    attributes: Mapping[str, object]
-
-    def optional(self, index: int) -> Value | None:
-        """Return an input, or None if it is omitted."""
-        return self.reads[index] if index < len(self.reads) else None
-
-    def has(self, *indices: int) -> int:
-        """Count which of these inputs are present."""
-        return sum(self.optional(index) is not None for index in indices)
-
-    def operand(self, index: int, rank: int | None = None) -> Value:
-        """Return an input that must be present, with this rank if one is given."""
-        return _checked(self.optional(index), rank)
-
-    @property
-    def result(self) -> Value:
-        """The first output."""
-        return _checked(self.writes[0] if self.writes else None, None)
-
-    def number(self, name: str, default: int = 0) -> int:
-        """Return an integer attribute."""
-        value = self.attributes.get(name, default)
-        if not isinstance(value, int):
-            raise UnknownSize(name)
-        return value
-
-    def numbers(self, name: str) -> Sequence[int] | None:
-        """Return an attribute of several integers, or None if it is not set."""
-        value = self.attributes.get(name)
-        return None if value is None else tuple(cast("Sequence[int]", value))
-
-    def text(self, name: str, default: str = "") -> str:
-        """Return a string attribute."""
-        return str(self.attributes.get(name, default))
-
-
-def _checked(value: Value | None, rank: int | None) -> Value:
-    if value is None or (rank is not None and len(value.shape) != rank):
+def _number(call: Call, name: str, default: int = 0) -> int:
+    """Return an integer attribute."""
+    value = call.attributes.get(name, default)
+    if not isinstance(value, int):
         raise UnknownSize
     return value
 
 
+def _numbers(call: Call, name: str) -> Sequence[int] | None:
+    """Return an attribute of several integers, or None if it is not set."""
+    value = call.attributes.get(name)
+    return None if value is None else tuple(cast("Sequence[int]", value))
+
+
 # Operators that compute matrix products: linear, convolution, attention, recurrent.
 
-Rule = Callable[[NodeCall], Description]
 
-
-def _matmul(call: NodeCall) -> Description:
-    return program.matrix_product_over(_last(call.operand(0)), call.result)
+def _matmul(call: Call) -> Description:
+    return program.matrix_product(_last(call.operand(0)), call.result)
 
 
 def _last(value: Value) -> Size:
@@ -85,24 +58,24 @@ def _last(value: Value) -> Size:
     return value.shape[-1]
 
 
-def _fused_matmul(call: NodeCall) -> Description:
+def _fused_matmul(call: Call) -> Description:
     left = call.operand(0)
-    if call.number("transBatchA"):
+    if _number(call, "transBatchA"):
         raise UnknownSize
-    summed = left.shape[-2] if call.number("transA") and len(left.shape) > 1 else _last(left)
+    summed = left.shape[-2] if _number(call, "transA") and len(left.shape) > 1 else _last(left)
     scaled = call.attributes.get("alpha", 1.0) != 1.0
-    return program.matrix_product_over(summed, call.result, more=int(scaled))
+    return program.matrix_product(summed, call.result, more=int(scaled))
 
 
-def _gemm(call: NodeCall) -> Description:
+def _gemm(call: Call) -> Description:
     left = call.operand(0, 2)
-    more = call.has(2) + activation(call)
-    return program.matrix_product_over(left.shape[0 if call.number("transA") else 1], call.result, more=more)
+    more = call.has(2) + _activation(call)
+    return program.matrix_product(left.shape[0 if _number(call, "transA") else 1], call.result, more=more)
 
 
-def activation(call: NodeCall) -> int:
+def _activation(call: Call) -> int:
     """Return the flops per element of the activation that is part of a fused operator."""
-    name = call.text("activation").lower()
+    name = str(call.attributes.get("activation", "")).lower()
     name = {"leakyrelu": "leaky_relu", "clip": "clamp"}.get(name, name)
     if name and name not in program.ELEMENTWISE:
         raise UnknownSize
@@ -112,21 +85,19 @@ def activation(call: NodeCall) -> int:
 def _conv_with(weight: int, *more: int, transposed: bool = False) -> Rule:
     """Return the rule of a convolution with this weight; each of `more` (bias, residual) adds one flop per element."""
 
-    def rule(call: NodeCall) -> Description:
-        flops = call.has(*more) + activation(call)
-        return program.convolution(
-            call.operand(0), call.operand(weight), call.result, transposed=transposed, more=flops
-        )
+    def rule(call: Call) -> Description:
+        image, weights, flops = call.operand(0), call.operand(weight), call.has(*more) + _activation(call)
+        return program.convolution(image, weights, call.result, transposed=transposed, more=flops)
 
     return rule
 
 
-def _attention(call: NodeCall) -> Description:
+def _attention(call: Call) -> Description:
     """Describe the standard operator: heads are an axis or part of the width; cached keys precede the new ones."""
-    query, key, value = (call.operand(index) for index in range(3))
-    batch, heads, rows, width = _with_heads(query, call.number("q_num_heads"))
-    _, _, keys, _ = _with_heads(key, call.number("kv_num_heads"))
-    _, _, _, values = _with_heads(value, call.number("kv_num_heads"))
+    query, key, value = call.operands(3)
+    batch, heads, rows, width = _with_heads(query, _number(call, "q_num_heads"))
+    _, _, keys, _ = _with_heads(key, _number(call, "kv_num_heads"))
+    _, _, _, values = _with_heads(value, _number(call, "kv_num_heads"))
     past = call.optional(4)
     keys = keys if past is None else add(keys, past.shape[2])
     return attention_of(query, (batch, heads, rows), keys, width, values, mask=call.has(3) > 0)
@@ -146,22 +117,19 @@ def _with_heads(value: Value, heads: int) -> tuple[Size, Size, Size, Size]:
 def _packed_attention_of(masks: tuple[int, ...], past_index: int) -> Rule:
     """Return the rule of attention with a packed projection: queries, keys and values have equal widths by default."""
 
-    def rule(call: NodeCall) -> Description:
-        source, weight, heads = call.operand(0, 3), call.operand(1, 2), call.number("num_heads")
+    def rule(call: Call) -> Description:
+        source, weight, heads = call.operand(0, 3), call.operand(1, 2), _number(call, "num_heads")
         batch, rows, _ = source.shape
-        widths = call.numbers("qkv_hidden_sizes") or (floor_quotient(weight.shape[1], 3),) * 3
+        widths = _numbers(call, "qkv_hidden_sizes") or (floor_quotient(weight.shape[1], 3),) * 3
         past = call.optional(past_index)
         keys = rows if past is None else add(rows, past.shape[3])
         inner = _by_heads(source, batch, rows, keys, heads, widths[0], widths[2], call.has(*masks))
         projected = product((batch, rows, weight.shape[1]))
         biased = projected if call.has(2) and floating(source, 1) != 0 else 0
-        return _with_projection(inner, multiply(source.elements, weight.shape[1]), biased)
+        macs = add(inner.macs, multiply(source.elements, weight.shape[1]))
+        return replace(inner, macs=macs, other_flops=add(inner.other_flops, biased))
 
     return rule
-
-
-def _with_projection(inner: Description, macs: Size, flops: Size) -> Description:
-    return Description(inner.kind, add(inner.macs, macs), add(inner.other_flops, flops))
 
 
 def _by_heads(
@@ -172,9 +140,9 @@ def _by_heads(
     return attention_of(source, (batch, heads, rows), keys, head, value_head, mask=masks > 0)
 
 
-def _multi_head_attention(call: NodeCall) -> Description:
+def _multi_head_attention(call: Call) -> Description:
     """Describe attention after the projections, with separate or packed queries, keys and values."""
-    query, heads, masks = call.operand(0), call.number("num_heads"), call.has(4, 5)
+    query, heads, masks = call.operand(0), _number(call, "num_heads"), call.has(4, 5)
     key, value, past = call.optional(1), call.optional(2), call.optional(6)
     batch, rows = query.shape[:2]
     if key is None:  # packed: batch, length, heads, 3, width
@@ -189,12 +157,12 @@ def _multi_head_attention(call: NodeCall) -> Description:
     keys = keys if past is None else add(keys, past.shape[2])
     inner = _by_heads(query, batch, rows, keys, heads, width, values, masks)
     biased = multiply(product((batch, rows)), multiply(3, width)) if call.has(3) else 0
-    return _with_projection(inner, 0, biased)
+    return replace(inner, other_flops=add(inner.other_flops, biased))
 
 
-def _group_query_attention(call: NodeCall) -> Description:
+def _group_query_attention(call: Call) -> Description:
     """Describe attention with fewer heads of keys than of queries; the cache counts at its full length."""
-    query, heads, shared = call.operand(0, 3), call.number("num_heads"), call.number("kv_num_heads")
+    query, heads, shared = call.operand(0, 3), _number(call, "num_heads"), _number(call, "kv_num_heads")
     batch, rows, width = query.shape
     if call.optional(1) is None:  # packed queries, keys and values
         width = multiply(heads, floor_quotient(width, heads + 2 * shared))
@@ -206,7 +174,7 @@ def _group_query_attention(call: NodeCall) -> Description:
 def _recurrent_of(cell: str) -> Rule:
     """Return the rule of a recurrent layer in one direction or two."""
 
-    def rule(call: NodeCall) -> Description:
+    def rule(call: Call) -> Description:
         source, weight, recurrence = call.operand(0, 3), call.operand(1, 3), call.operand(2, 3)
         rows = product(source.shape[:2])
         states = product((rows, recurrence.shape[0], recurrence.shape[2]))
@@ -215,70 +183,46 @@ def _recurrent_of(cell: str) -> Rule:
     return rule
 
 
-def _einsum(call: NodeCall) -> Description:
-    return program.einsum(call.text("equation"), [call.operand(index) for index in range(len(call.reads))])
-
-
 def describe(
     operator: str, reads: Sequence[Value | None], writes: Sequence[Value | None], attributes: Mapping[str, object]
 ) -> Description:
     """Describe an operator at these shapes; omitted inputs in `reads` are None."""
     if operator in _PLAIN:
         return Description(_PLAIN[operator])
-    call = NodeCall(reads, writes, attributes)
+    call = Call(reads, writes, attributes)
     try:
-        rule = _RULES.get(operator)
-        if rule is not None:
-            return rule(call)
+        if operator in _RULES:
+            return _RULES[operator](call)
         if operator in _ELEMENTWISE:
             kind, flops = program.ELEMENTWISE[_ELEMENTWISE[operator]]
             return Description(kind, 0, floating(call.result, flops))
         if operator in _REDUCTIONS:
             return Description(OpKind.REDUCTION, 0, floating(call.operand(0), _REDUCTIONS[operator]))
     except UnknownSize:
-        return UNKNOWN
+        pass
     return UNKNOWN
-
-
-def _each(kind: OpKind, flops: int | Callable[[NodeCall], int], *, read: bool = False) -> Rule:
-    """Return the rule of an operator with flops for each element of its result, or if `read`, of its first input."""
-
-    def rule(call: NodeCall) -> Description:
-        counted = call.operand(0) if read else call.result
-        return Description(kind, 0, floating(counted, flops if isinstance(flops, int) else flops(call)))
-
-    return rule
-
-
-def _norm_of(flops: int, *more: int) -> Rule:
-    """Return the rule of a norm; each of these optional inputs (weight, bias, residual) adds one flop per element."""
-    return _each(OpKind.NORM, lambda call: flops + call.has(*more), read=True)
-
-
-def _gelu(call: NodeCall) -> int:
-    return program.ELEMENTWISE["gelu_tanh" if call.text("approximate") == "tanh" else "gelu"][1]
 
 
 def _biased_gelu(name: str) -> Rule:
     """Return the rule of a GELU of ONNX Runtime, some of which add a bias first."""
-    return _each(OpKind.ACTIVATION, lambda call: program.ELEMENTWISE[name][1] + call.has(1))
+    return each(OpKind.ACTIVATION, lambda call: program.ELEMENTWISE[name][1] + call.has(1))
 
 
-def _quick_gelu(call: NodeCall) -> int:
+def _quick_gelu(call: Call) -> int:
     return program.ELEMENTWISE["silu" if call.attributes.get("alpha") == 1.0 else "quick_gelu"][1]
 
 
-def _batch_norm(call: NodeCall) -> int:
-    return program.BATCH_NORM_IN_TRAINING if call.number("training_mode") else program.BATCH_NORM
+def _batch_norm(call: Call) -> int:
+    return program.BATCH_NORM_IN_TRAINING if _number(call, "training_mode") else program.BATCH_NORM
 
 
-def _pool(call: NodeCall) -> Description:
-    window = product(tuple(call.numbers("kernel_shape") or ()))
+def _pool(call: Call) -> Description:
+    window = product(tuple(_numbers(call, "kernel_shape") or ()))
     return Description(OpKind.REDUCTION, 0, multiply(window, floating(call.result, 1)))
 
 
-def _resize(call: NodeCall) -> Description:
-    mode, axes = call.text("mode", "nearest"), len(call.result.shape) - 2
+def _resize(call: Call) -> Description:
+    mode, axes = str(call.attributes.get("mode")), len(call.result.shape) - 2
     linear = {0: "linear", 1: "linear", 2: "bilinear"}.get(axes, "trilinear")
     flops = program.INTERPOLATION[{"linear": linear, "cubic": "bicubic"}.get(mode, "nearest")]
     return Description(OpKind.OTHER if flops else OpKind.COPY, 0, floating(call.result, flops))
@@ -301,30 +245,30 @@ _RULES: Mapping[str, Rule] = {
     "com.microsoft::MultiHeadAttention": _multi_head_attention,
     "com.microsoft::GroupQueryAttention": _group_query_attention,
     **{name: _recurrent_of(name.lower()) for name in ops.RECURRENT},
-    "Einsum": _einsum,
-    **dict.fromkeys(("LayerNormalization", "GroupNormalization"), _norm_of(program.LAYER_NORM, 1, 2)),
-    **dict.fromkeys(("InstanceNormalization", "com.microsoft::GroupNorm"), _norm_of(program.LAYER_NORM, 1, 2)),
-    "MeanVarianceNormalization": _norm_of(program.LAYER_NORM),
-    "LpNormalization": _norm_of(program.RMS_NORM),
-    "LRN": _each(OpKind.NORM, lambda call: call.number("size") + 5, read=True),
-    **dict.fromkeys(("RMSNormalization", "SimplifiedLayerNormalization"), _norm_of(program.RMS_NORM, 1)),
-    "com.microsoft::SkipLayerNormalization": _norm_of(program.LAYER_NORM, 1, 2, 3, 4),
-    "com.microsoft::SkipSimplifiedLayerNormalization": _norm_of(program.RMS_NORM, 1, 2, 3),
-    "BatchNormalization": _each(OpKind.BATCH_NORM, _batch_norm, read=True),
-    **dict.fromkeys(ops.SOFTMAXES, _each(OpKind.SOFTMAX, program.SOFTMAX)),
-    "Gelu": _each(OpKind.ACTIVATION, _gelu),
+    "Einsum": program.einsum,
+    **dict.fromkeys(("LayerNormalization", "GroupNormalization"), norm_of(program.LAYER_NORM, 1, 2)),
+    **dict.fromkeys(("InstanceNormalization", "com.microsoft::GroupNorm"), norm_of(program.LAYER_NORM, 1, 2)),
+    "MeanVarianceNormalization": norm_of(program.LAYER_NORM),
+    "LpNormalization": norm_of(program.RMS_NORM),
+    "LRN": each(OpKind.NORM, lambda call: _number(call, "size") + 5, read=True),
+    **dict.fromkeys(("RMSNormalization", "SimplifiedLayerNormalization"), norm_of(program.RMS_NORM, 1)),
+    "com.microsoft::SkipLayerNormalization": norm_of(program.LAYER_NORM, 1, 2, 3, 4),
+    "com.microsoft::SkipSimplifiedLayerNormalization": norm_of(program.RMS_NORM, 1, 2, 3),
+    "BatchNormalization": each(OpKind.BATCH_NORM, _batch_norm, read=True),
+    **dict.fromkeys(ops.SOFTMAXES, each(OpKind.SOFTMAX, program.SOFTMAX)),
+    "Gelu": each(OpKind.ACTIVATION, program.gelu),
     **dict.fromkeys(("com.microsoft::Gelu", "com.microsoft::BiasGelu"), _biased_gelu("gelu")),
     "com.microsoft::FastGelu": _biased_gelu("gelu_tanh"),
-    "com.microsoft::QuickGelu": _each(OpKind.ACTIVATION, _quick_gelu),
-    **dict.fromkeys(ops.VARIADIC - {"Mean"}, _each(OpKind.ARITHMETIC, lambda call: max(0, len(call.reads) - 1))),
-    "Mean": _each(OpKind.ARITHMETIC, lambda call: len(call.reads)),
+    "com.microsoft::QuickGelu": each(OpKind.ACTIVATION, _quick_gelu),
+    **dict.fromkeys(ops.VARIADIC - {"Mean"}, each(OpKind.ARITHMETIC, lambda call: max(0, len(call.reads) - 1))),
+    "Mean": each(OpKind.ARITHMETIC, lambda call: len(call.reads)),
     **dict.fromkeys(ops.POOLS, _pool),
     **dict.fromkeys(("Resize", "Upsample"), _resize),
-    "GridSample": _each(OpKind.OTHER, program.INTERPOLATION["bilinear"]),
-    "QuantizeLinear": _each(OpKind.ARITHMETIC, 3, read=True),  # on the floating-point input
-    "DynamicQuantizeLinear": _each(OpKind.ARITHMETIC, 5, read=True),
-    "DequantizeLinear": _each(OpKind.ARITHMETIC, 2),
-    **dict.fromkeys(("RotaryEmbedding", "com.microsoft::RotaryEmbedding"), _each(OpKind.ARITHMETIC, 3)),
+    "GridSample": each(OpKind.OTHER, program.INTERPOLATION["bilinear"]),
+    "QuantizeLinear": each(OpKind.ARITHMETIC, 3, read=True),  # on the floating-point input
+    "DynamicQuantizeLinear": each(OpKind.ARITHMETIC, 5, read=True),
+    "DequantizeLinear": each(OpKind.ARITHMETIC, 2),
+    **dict.fromkeys(("RotaryEmbedding", "com.microsoft::RotaryEmbedding"), each(OpKind.ARITHMETIC, 3)),
 }
 
 _ELEMENTWISE: Mapping[str, str] = {  # ONNX operator -> name in the table of program.py

@@ -9,7 +9,7 @@ size, so causal attention is not halved and padding counts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from itertools import groupby
 
@@ -100,9 +100,8 @@ class Operation(Struct, frozen=True):
     reads: tuple[int, ...]  # values, each once
     writes: tuple[int, ...]
     macs: Size = 0  # multiply-adds of its matrix products
-    other_flops: Size = 0  # other arithmetic, by the table in operators/description.py
+    other_flops: Size = 0  # other arithmetic, by the tables below
     workspace: Size = 0  # bytes allocated only while it runs
-    role: str | None = None  # its part in an attention, if any
 
     @property
     def flops(self) -> Size:
@@ -164,13 +163,8 @@ def floating(value: Value, factor: int | Size) -> Size:
     return multiply(factor, value.elements) if value.dtype.startswith(("float", "bfloat", "complex")) else 0
 
 
-def matrix_product(left: Value, result: Value, *, more: int = 0) -> Description:
-    """Describe a product over the last axis of `left`, with `more` flops for each element of the result (a bias: 1)."""
-    return matrix_product_over(left.shape[-1] if left.shape else 1, result, more=more)
-
-
-def matrix_product_over(summed: Size, result: Value, *, more: int = 0) -> Description:
-    """Describe a product that sums over `summed` elements."""
+def matrix_product(summed: Size, result: Value, *, more: int = 0) -> Description:
+    """Describe a product that sums over so many elements, with `more` flops for each one of the result (a bias: 1)."""
     return Description(OpKind.MATMUL, multiply(summed, result.elements), floating(result, more))
 
 
@@ -200,26 +194,22 @@ def recurrent(rows: Size, matrices: Sequence[Value], hidden: Size, cell: str) ->
     return Description(OpKind.RECURRENT, macs, multiply(RECURRENT_FLOPS[cell], hidden))
 
 
-def einsum(equation: str, operands: Sequence[Value]) -> Description:
+def einsum(call: Call) -> Description:
     """Describe an einsum: n - 1 multiply-adds for each combination of all indices of its n operands."""
     sizes: dict[str, Size] = {}
-    subscripts = equation.replace(" ", "").split("->")[0].split(",")
+    operands = call.operands(len(call.reads))
+    subscripts = str(call.attributes.get("equation", "")).replace(" ", "").split("->")[0].split(",")
     for letters, operand in zip(subscripts, operands, strict=True):
-        _name_axes(letters, operand.shape, sizes)
+        before, dots, after = letters.partition("...")
+        hidden = len(operand.shape) - len(before) - len(after)  # axes of the ellipsis, numbered from the right
+        middle = [f".{hidden - axis}" for axis in range(hidden)] if dots else []
+        for letter, size in zip([*before, *middle, *after], operand.shape, strict=True):
+            if sizes.get(letter, 1) == 1:  # an axis of size 1 is broadcast
+                sizes[letter] = size
     macs = multiply(product(tuple(sizes.values())), max(1, len(operands) - 1))
     if len(operands) > 1:
         return Description(OpKind.MATMUL, macs, 0)
     return Description(OpKind.REDUCTION, 0, macs)
-
-
-def _name_axes(letters: str, shape: tuple[Size, ...], sizes: dict[str, Size]) -> None:
-    """Add the size of each index to `sizes`; the axes of an ellipsis are numbered from the right."""
-    before, dots, after = letters.partition("...")
-    hidden = len(shape) - len(before) - len(after)
-    middle = [f".{hidden - axis}" for axis in range(hidden)] if dots else []
-    for letter, size in zip([*before, *middle, *after], shape, strict=True):
-        if sizes.get(letter, 1) == 1:  # an axis of size 1 is broadcast
-            sizes[letter] = size
 
 
 # Flops per element, in addition to the products.
@@ -300,3 +290,67 @@ LAYER_NORM, RMS_NORM, BATCH_NORM, BATCH_NORM_IN_TRAINING = 5, 3, 2, 6
 
 # name -> flops per element of the result
 INTERPOLATION: Mapping[str, int] = {"nearest": 0, "linear": 3, "bilinear": 7, "trilinear": 15, "bicubic": 31}
+
+
+# The rules of operators: from one use of an operator to its description.
+
+
+class UnknownSize(Exception):
+    """A size that the costs depend on is unknown, or the operator is used in an invalid way."""
+
+
+class Call(Struct, frozen=True):
+    """One use of an operator."""
+
+    reads: Sequence[Value | None]  # None: omitted, or of unknown rank
+    writes: Sequence[Value | None]
+    attributes: Mapping[str, object]
+
+    def optional(self, index: int) -> Value | None:
+        """Return an input, or None if it is omitted."""
+        return self.reads[index] if index < len(self.reads) else None
+
+    def has(self, *indices: int) -> int:
+        """Count which of these inputs are present."""
+        return sum(self.optional(index) is not None for index in indices)
+
+    def operand(self, index: int, rank: int | None = None) -> Value:
+        """Return an input that must be present, with this rank if one is given."""
+        value = self.optional(index)
+        if value is None or (rank is not None and len(value.shape) != rank):
+            raise UnknownSize
+        return value
+
+    def operands(self, count: int) -> list[Value]:
+        """Return the first inputs, which must be present."""
+        return [self.operand(index) for index in range(count)]
+
+    @property
+    def result(self) -> Value:
+        """The first output."""
+        if not self.writes or self.writes[0] is None:
+            raise UnknownSize
+        return self.writes[0]
+
+
+Rule = Callable[[Call], Description]
+
+
+def each(kind: OpKind, flops: int | Callable[[Call], int], *, read: bool = False) -> Rule:
+    """Return the rule of an operator with flops for each element of its result, or if `read`, of its first input."""
+
+    def rule(call: Call) -> Description:
+        counted = call.operand(0) if read else call.result
+        return Description(kind, 0, floating(counted, flops if isinstance(flops, int) else flops(call)))
+
+    return rule
+
+
+def norm_of(flops: int, *more: int) -> Rule:
+    """Return the rule of a norm; each of these optional inputs (weight, bias, residual) adds one flop per element."""
+    return each(OpKind.NORM, lambda call: flops + call.has(*more), read=True)
+
+
+def gelu(call: Call) -> int:
+    """Return the flops of a GELU."""
+    return ELEMENTWISE["gelu_tanh" if call.attributes.get("approximate") == "tanh" else "gelu"][1]
