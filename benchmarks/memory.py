@@ -32,6 +32,7 @@ from allocations import Allocations, on_cpu, on_cuda
 from memory_models import SUBJECTS, Subject
 from sardonyx.frontend.attention.decompose import decompose
 from sardonyx.frontend.tracing.structure import Flat
+from sardonyx.ir.shapes.expr import Size, add, floor_quotient, multiply
 from sardonyx.verbs.analyze.costs.peak_memory import Peak, liveness
 from sardonyx.verbs.analyze.costs.program import Program
 from sardonyx.verbs.analyze.recorder import record
@@ -42,8 +43,15 @@ SHOWN = 24  # blocks at the peak
 
 
 def predicted(program: Program, form: str, block: int) -> Peak:
-    """The peak of a recorded run."""
-    return liveness(program, as_run=form != "operators", granularity=block).at()
+    """The peak of a recorded run if every buffer is rounded up to whole blocks."""
+    buffers = tuple(replace(each, bytes=rounded(each.bytes, block)) for each in program.buffers)
+    steps = tuple(replace(each, workspace=rounded(each.workspace, block)) for each in program.operations)
+    return liveness(replace(program, buffers=buffers, operations=steps), as_run=form != "operators").at()
+
+
+def rounded(size: Size, block: int) -> Size:
+    """The size of whole blocks."""
+    return multiply(floor_quotient(add(size, block - 1), block), block)
 
 
 def measured(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], device: str) -> tuple[int, Allocations]:

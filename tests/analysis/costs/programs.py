@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from sardonyx.ir.shapes.expr import Size, add, floor_quotient, larger, multiply, smaller, symbol
 from sardonyx.verbs.analyze.costs.program import Buffer, Operation, OpKind, Program, Store, Value
@@ -14,6 +15,17 @@ EXAMPLE = {"batch": 2, "seq": 7}
 DIMS: tuple[Size, ...] = (1, 3, 40, BATCH, SEQ, floor_quotient(add(SEQ, 1), 2))
 SOME, MANY = smaller(multiply(9, SEQ), 90), larger(multiply(7, SEQ), 500)
 WORKSPACES: tuple[Size, ...] = (0, 0, 0, multiply(100, BATCH), SOME, MANY)
+
+
+def in_blocks(program: Program, block: int) -> Program:
+    """The program with every buffer and workspace rounded up to whole blocks, as some allocators give memory out."""
+
+    def rounded(size: Size) -> Size:
+        return multiply(floor_quotient(add(size, block - 1), block), block)
+
+    buffers = tuple(replace(each, bytes=rounded(each.bytes)) for each in program.buffers)
+    operations = tuple(replace(each, workspace=rounded(each.workspace)) for each in program.operations)
+    return replace(program, buffers=buffers, operations=operations)
 
 
 @dataclass

@@ -11,9 +11,15 @@ from hypothesis import strategies as st
 from narrowing import integer
 from sardonyx.ir.shapes import expr
 from sardonyx.ir.shapes.expr import Size
-from sardonyx.verbs.analyze.costs.peak_memory import least, without_max
+from sardonyx.verbs.analyze.costs.peak_memory import Bounds, Box, Number, without_max
 
 A, B = expr.symbol("a"), expr.symbol("b")
+
+
+def least(size: Size, box: Box) -> Number | None:
+    return Bounds(box).least(size)
+
+
 BASES = st.one_of(st.integers(-6, 12), st.sampled_from((A, B)))
 
 

@@ -16,7 +16,7 @@ SQUARE = D * D * 4
 
 def _by_rule(program: Program) -> dict[str, list[Region]]:
     result = dict[str, list[Region]]()
-    for region in partition(program).regions:
+    for region in partition(program):
         result.setdefault(region.rule, []).append(region)
     return result
 
@@ -58,7 +58,7 @@ def test_a_linear_layer_and_its_activation_by_hand() -> None:
     narrow_weight = building.weight((4 * D, D))
     y = building.op(OpKind.MATMUL, [acted, narrow_weight], (B, S, D), module="mlp.down")
     program = building.program(y)
-    up, down = partition(program).regions
+    up, down = partition(program)
     assert _kinds(program, up) == [OpKind.MATMUL, OpKind.ACTIVATION]
     assert (up.rule, up.module, up.depends_on) == ("linear-activation", "mlp", ())
     assert (down.rule, down.module, down.depends_on) == (ALONE, "mlp.down", (0,))
@@ -172,7 +172,7 @@ def test_a_product_of_two_activations_with_a_bias_is_no_linear_layer() -> None:
     building = Building()
     x, other, bias = building.input((B, S, D)), building.input((B, D, D)), building.weight((D,))
     both = [building.op(OpKind.MATMUL, [bias, x, other], (B, S, D)) for _ in range(2)]
-    assert [region.rule for region in partition(building.program(*both)).regions] == [ALONE, ALONE]
+    assert [region.rule for region in partition(building.program(*both))] == [ALONE, ALONE]
 
 
 def test_a_decomposed_activation_is_matched_whole() -> None:
@@ -184,9 +184,9 @@ def test_a_decomposed_activation_is_matched_whole() -> None:
     outer = building.op(
         OpKind.ARITHMETIC, [building.op(OpKind.ARITHMETIC, [inner, one], (B, S, D)), y, half], (B, S, D)
     )
-    (region,) = partition(building.program(outer)).regions
+    (region,) = partition(building.program(outer))
     assert (region.rule, region.escapes, region.bytes_out) == ("linear-activation", (), ROWS)
-    asked = partition(building.program(outer, inner)).regions  # ends because of the operation in between
+    asked = partition(building.program(outer, inner))  # ends because of the operation in between
     assert [region.rule for region in asked] == [ALONE, "elementwise", "elementwise"]
     assert all(not region.escapes for region in asked)
 
@@ -211,7 +211,7 @@ def test_a_decomposed_norm() -> None:
     scale = building.op(OpKind.ARITHMETIC, [building.op(OpKind.ARITHMETIC, [mean, eps], (B, S, 1))], (B, S, 1))
     scaled = building.op(OpKind.ARITHMETIC, [x, scale], (B, S, D))
     program = building.program(building.op(OpKind.ARITHMETIC, [gamma, scaled], (B, S, D)))
-    (region,) = partition(program).regions
+    (region,) = partition(program)
     assert (region.rule, region.bytes_in, region.bytes_out) == ("norm-residual", ROWS, ROWS)
     assert (region.reread_bytes, region.internal_bytes) == (ROWS, 4 * ROWS + 3 * 2 * B * S * 4)
 
@@ -221,7 +221,7 @@ def test_a_reduction_that_is_not_applied_to_its_input_is_no_norm() -> None:
     x = building.input((B, S, D))
     pooled = building.op(OpKind.REDUCTION, [building.op(OpKind.ACTIVATION, [x], (B, S, D))], (B, 1, D))
     program = building.program(building.op(OpKind.ACTIVATION, [pooled], (B, 1, D)))
-    assert [region.rule for region in partition(program).regions] == [ALONE] * 3
+    assert [region.rule for region in partition(program)] == [ALONE] * 3
 
 
 def test_a_cumulative_sum_is_no_norm() -> None:
@@ -229,7 +229,7 @@ def test_a_cumulative_sum_is_no_norm() -> None:
     x = building.input((B, S, D))
     running = building.op(OpKind.REDUCTION, [x], (B, S, D))
     program = building.program(building.op(OpKind.ARITHMETIC, [x, running], (B, S, D)))
-    assert [region.rule for region in partition(program).regions] == [ALONE] * 2
+    assert [region.rule for region in partition(program)] == [ALONE] * 2
 
 
 def test_a_convolution_takes_one_residual() -> None:
@@ -238,7 +238,7 @@ def test_a_convolution_takes_one_residual() -> None:
     made = building.op(OpKind.CONVOLUTION, [x, building.weight((D, D, 3, 3))], (B, D, S, S))
     once = building.op(OpKind.ARITHMETIC, [made, x], (B, D, S, S))
     program = building.program(building.op(OpKind.ARITHMETIC, [once, y], (B, D, S, S)))
-    assert [_kinds(program, region) for region in partition(program).regions] == [
+    assert [_kinds(program, region) for region in partition(program)] == [
         [OpKind.CONVOLUTION, OpKind.ARITHMETIC],
         [OpKind.ARITHMETIC],
     ]

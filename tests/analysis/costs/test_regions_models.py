@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import onnx
@@ -17,7 +17,7 @@ from analysis.costs.traffic import by_rule, traffic
 from narrowing import integer
 from sardonyx.frontend.attention.decompose import decompose
 from sardonyx.ir.origins import tagged
-from sardonyx.verbs.analyze.costs.dataflow import Partition
+from sardonyx.verbs.analyze.costs.dataflow import Region
 from sardonyx.verbs.analyze.costs.fusion_regions import partition
 from sardonyx.verbs.analyze.costs.onnx_program import program_of
 from sardonyx.verbs.analyze.costs.program import OpKind, Program
@@ -49,10 +49,10 @@ def _case(name: str, written: str | None = None) -> architectures.Case:
     return architectures.Case(case.module.eval(), case.args, case.kwargs)
 
 
-def _checked(program: Program) -> Partition:
+def _checked(program: Program) -> Sequence[Region]:
     """The regions, after checks that hold for all: each operation once, and the same results in their order."""
     parts = partition(program)
-    order = [step for region in parts.regions for step in region.operations]
+    order = [step for region in parts for step in region.operations]
     assert sorted(order) == list(range(len(program.operations)))
     assert run_in(program, order) == run_in(program, range(len(program.operations)))
     whole = traffic(program, parts).at()
@@ -60,7 +60,7 @@ def _checked(program: Program) -> Partition:
     return parts
 
 
-def _counts(parts: Partition) -> tuple[int, ...]:
+def _counts(parts: Sequence[Region]) -> tuple[int, ...]:
     return tuple(by_rule(parts).get(rule, 0) for rule in ("attention", "parallel-qkv", "parallel-linears"))
 
 
@@ -82,12 +82,12 @@ def test_vit_b_16_with_fused_and_decomposed_attention() -> None:
     program = record(model, (image,))
     parts = _checked(program)
     assert by_rule(parts) == {"alone": 39, "norm-residual": 25, "attention": 12, "linear-activation": 12}
-    sums = [region for region in parts.regions if region.escapes]
+    sums = [region for region in parts if region.escapes]
     assert len(sums) == 24  # each sum except the last is used by the next one
     assert all(integer(region.bytes_out) > 2 * 197 * 768 * 4 for region in sums)
     decomposed = _checked(record(decompose(model, (image,)), (image,)))
     assert by_rule(decomposed)["attention"] == 12
-    inner = [region.internal_bytes for region in decomposed.regions if region.rule == "attention"]
+    inner = [region.internal_bytes for region in decomposed if region.rule == "attention"]
     assert all(
         integer(size) >= 6 * 12 * 197 * 197 * 4 for size in inner
     )  # scores, scaled, weights: each written and read
@@ -97,7 +97,7 @@ def test_vit_b_16_with_fused_and_decomposed_attention() -> None:
 def test_every_convolution_is_one_region_with_its_norm(name: str, convolutions: int) -> None:
     case = _case(name)
     program = record(case.module, case.args)
-    regions = [[program.operations[step].kind for step in region.operations] for region in _checked(program).regions]
+    regions = [[program.operations[step].kind for step in region.operations] for region in _checked(program)]
     with_convolution = [kinds for kinds in regions if OpKind.CONVOLUTION in kinds]
     assert [kinds.count(OpKind.CONVOLUTION) for kinds in with_convolution] == [1] * convolutions
     assert not any(OpKind.BATCH_NORM in kinds for kinds in regions if OpKind.CONVOLUTION not in kinds)
@@ -126,16 +126,16 @@ def test_dynamic_dims_change_no_region() -> None:
     assert f"12*{square}" in repr(traffic(open_, parts).fused)
 
 
-def _work(program: Program, parts: Partition) -> list[tuple[str, list[str]]]:
+def _work(program: Program, parts: Sequence[Region]) -> list[tuple[str, list[str]]]:
     """Rules and operators without views, because dynamic dims add views."""
     return [(region.rule, [operation.operator for operation in map(program.operations.__getitem__, region.operations)
-                           if operation.kind is not OpKind.VIEW]) for region in parts.regions]  # fmt: skip
+                           if operation.kind is not OpKind.VIEW]) for region in parts]  # fmt: skip
 
 
 def test_the_same_rules_on_a_file(small_model: Callable[[str, str], Path]) -> None:
     program = program_of(tagged(onnx.load(small_model("bert", "torchscript"))).model)
     parts = _checked(program)
     assert _counts(parts) == (2, 2, 0)
-    with_linear = [region for region in parts.regions if region.rule == "linear-activation"]
+    with_linear = [region for region in parts if region.rule == "linear-activation"]
     assert sum(len(region.operations) > 4 for region in with_linear) >= 2  # a decomposed GELU
     assert by_rule(parts)["norm-residual"] == 5

@@ -22,7 +22,7 @@ from sardonyx.verbs.analyze.costs.program import OpKind, Program, Store
 @given(programs())
 @settings(max_examples=100, deadline=None)
 def test_every_operation_is_in_one_region_and_regions_follow_their_dependencies(program: Program) -> None:
-    regions = partition(program).regions
+    regions = partition(program)
     assert sorted(step for region in regions for step in region.operations) == list(range(len(program.operations)))
     assert all(earlier < index for index, region in enumerate(regions) for earlier in region.depends_on)
 
@@ -31,7 +31,7 @@ def test_every_operation_is_in_one_region_and_regions_follow_their_dependencies(
 @given(programs(steps=20), st.randoms(use_true_random=False))
 @settings(max_examples=100, deadline=None)
 def test_regions_in_any_valid_order_compute_the_same(program: Program, random: Random) -> None:
-    regions = partition(program).regions
+    regions = partition(program)
     waiting, order, done = list(range(len(regions))), list[int](), set[int]()
     while waiting:
         ready = [index for index in waiting if done.issuperset(regions[index].depends_on)]
@@ -48,15 +48,13 @@ def test_regions_in_any_valid_order_compute_the_same(program: Program, random: R
 def test_traffic_saved_by_fusion_is_the_sum_over_regions(program: Program) -> None:
     parts = partition(program)
     at = traffic(program, parts).at()
-    assert (
-        at.unfused == total(one.bytes for one in moved(program)) == total(bytes_unfused(one) for one in parts.regions)
-    )
-    inner = [each for region in parts.regions for each in (region.internal_bytes, region.reread_bytes)]
+    assert at.unfused == total(one.bytes for one in moved(program)) == total(bytes_unfused(one) for one in parts)
+    inner = [each for region in parts for each in (region.internal_bytes, region.reread_bytes)]
     assert at.kept_out == total(inner)
-    assert all(integer(size) >= 0 for size in (*inner, *(region.bytes_in for region in parts.regions)))
+    assert all(integer(size) >= 0 for size in (*inner, *(region.bytes_in for region in parts)))
     assert 0 <= at.reduction < 1
     assert at.fused_weights <= at.unfused_weights
-    for region in parts.regions:
+    for region in parts:
         work = [step for step in region.operations if program.operations[step].kind is not OpKind.VIEW]
         if len(work) < 2:
             assert region.internal_bytes == region.reread_bytes == 0
@@ -81,7 +79,7 @@ def _crossing(program: Program, steps: set[int]) -> tuple[int, int, int, set[int
 @given(programs(ways=("op", "op", "ops")))
 @settings(max_examples=100, deadline=None)
 def test_bytes_that_cross_a_region_boundary(program: Program) -> None:
-    for region in partition(program).regions:
+    for region in partition(program):
         steps = set(region.operations)
         if any(program.operations[step].kind is OpKind.LOOKUP for step in steps):
             continue  # reads less than its operands: see test_traffic.py

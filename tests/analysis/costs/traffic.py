@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
 from sardonyx.ir.shapes.expr import Size, total, value_of
-from sardonyx.verbs.analyze.costs.dataflow import Partition, Region, moved
+from sardonyx.verbs.analyze.costs.dataflow import Region, moved
 from sardonyx.verbs.analyze.costs.program import Program
 
 
@@ -47,21 +47,21 @@ class Traffic(Struct, frozen=True):
         return TrafficAt(*(value_of(size, values) for size in totals))
 
 
-def traffic(program: Program, partition: Partition) -> Traffic:
+def traffic(program: Program, partition: Sequence[Region]) -> Traffic:
     """Return the bytes a program moves without fusion, and with each region of a partition as one kernel."""
     moves = moved(program)
     return Traffic(
         unfused=total(move.bytes for move in moves),
-        fused=total(region.bytes for region in partition.regions),
+        fused=total(region.bytes for region in partition),
         unfused_weights=total(move.weights for move in moves),
-        fused_weights=total(region.weight_bytes for region in partition.regions),
+        fused_weights=total(region.weight_bytes for region in partition),
         symbols=program.symbols,
     )
 
 
-def by_rule(parts: Partition) -> dict[str, int]:
+def by_rule(parts: Sequence[Region]) -> dict[str, int]:
     """The number of regions of each rule, the most frequent first."""
-    return dict(Counter(region.rule for region in parts.regions).most_common())
+    return dict(Counter(region.rule for region in parts).most_common())
 
 
 def bytes_unfused(region: Region) -> Size:

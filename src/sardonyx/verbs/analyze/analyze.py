@@ -122,17 +122,12 @@ def analyze_onnx(
             tuple(port(value) for value in source.model.graph.inputs if not value.is_initializer()) for source in models
         ]
     with clock.phase("operations"):
-        subjects = [
-            _subject(model, name)
-            for model, name in zip(models, distinct_labels([model.name for model in models]), strict=True)
-        ]
+        subjects = list(map(_subject, models, distinct_labels([model.name for model in models])))
     found = [dynamic_dims(source.model) for source in models]
     chosen, notes = _choose_sizes([subject.program for subject in subjects], found, sizes)
     with clock.phase("costs"):
-        forms = [
-            measure(subject, {dim: chosen[dim] for dim in subject.program.symbols}, formulas=formulas)
-            for subject in subjects
-        ]
+        sizes_of = [{dim: chosen[dim] for dim in subject.program.symbols} for subject in subjects]
+        forms = [measure(each, own, formulas=formulas) for each, own in zip(subjects, sizes_of, strict=True)]
         turns = overtaking(forms, chosen)
     return AnalysisResults(
         sources=tuple(

@@ -5,7 +5,7 @@ Programs of torch models and of ONNX files are treated alike.
 
 from __future__ import annotations
 
-import itertools
+import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,12 +19,11 @@ from sardonyx.ir.shapes.expr import Size, total, value_of
 from sardonyx.records import analysis as records
 from sardonyx.records.analysis import Cache, CachePart
 from sardonyx.records.provenance import module_of
-from sardonyx.verbs.analyze.costs.dataflow import Moved, Partition, Region, moved
+from sardonyx.verbs.analyze.costs.dataflow import Moved, Region, moved
 from sardonyx.verbs.analyze.costs.fusion_regions import partition
 from sardonyx.verbs.analyze.costs.peak_memory import (
     Peak,
     PeakFunction,
-    Stretch,
     compare,
     liveness,
     peak_function,
@@ -54,36 +53,24 @@ def cache_of(tensors: Sequence[CachePart], sizes: Mapping[str, int]) -> Cache | 
     if not groups:
         return None
     parts = tuple(CachePart(count, shape, size) for (shape, size), count in groups.items())
-    values = [_value(part, sizes) for part in parts]
-    known = [value for value in values if value is not None]
-    return Cache(" + ".join(map(_formula, parts)), sum(known) if len(known) == len(values) else None, parts)
+    formulas, octets = zip(*(_formula_and_bytes(part, sizes) for part in parts), strict=True)
+    known = [size for size in octets if size is not None]
+    return Cache(" + ".join(formulas), sum(known) if len(known) == len(octets) else None, parts)
 
 
-def _formula(part: CachePart) -> str:
-    """Return the bytes of one group as a product of a number and the dynamic dimensions."""
-    factors = [dim if dim.isidentifier() or dim.endswith(")") else f"({dim})" for dim in _dynamic_dims(part)]
-    return " · ".join([f"{_static_bytes(part):,}", *factors])
-
-
-def _static_bytes(part: CachePart) -> int:
-    return part.tensors * part.element_bytes * math.prod(dim for dim in part.shape if isinstance(dim, int))
-
-
-def _dynamic_dims(part: CachePart) -> list[str]:
-    return [dim for dim in part.shape if isinstance(dim, str)]
-
-
-def _value(part: CachePart, sizes: Mapping[str, int]) -> int | None:
-    """Return the bytes of one group at these sizes, or None if a size is unknown."""
-    octets = _static_bytes(part)
-    for dim in _dynamic_dims(part):
+def _formula_and_bytes(part: CachePart, sizes: Mapping[str, int]) -> tuple[str, int | None]:
+    """Return the bytes of one group as a product of a number and the dynamic dimensions, and their number if known."""
+    fixed = part.tensors * part.element_bytes * math.prod(dim for dim in part.shape if isinstance(dim, int))
+    factors, octets, is_known = [f"{fixed:,}"], fixed, True
+    for dim in (dim for dim in part.shape if isinstance(dim, str)):
+        factors.append(dim if dim.isidentifier() or dim.endswith(")") else f"({dim})")
         limit, _, inner = dim.removeprefix("min(").removesuffix(")").rpartition(", ")
-        terms = [sizes.get(term, int(term) if term.isdecimal() else None) for term in inner.split(" + ")]
-        if any(term is None for term in terms):
-            return None
-        total = sum(term for term in terms if term is not None)
-        octets *= min(int(limit), total) if limit else total
-    return octets
+        terms = inner.split(" + ")
+        numbers = {term: int(term) for term in terms if term.isdecimal()} | dict(sizes)
+        is_known = is_known and numbers.keys() >= set(terms)
+        size = sum(numbers.get(term, 0) for term in terms)
+        octets *= min(int(limit), size) if limit else size
+    return " · ".join(factors), octets if is_known else None
 
 
 _MAX_ALIVE = 24  # buffers listed at the peak
@@ -124,12 +111,16 @@ class MeasuredForm(Struct, frozen=True):
 def measure(subject: Subject, sizes: Mapping[str, int], *, formulas: bool = True) -> MeasuredForm:
     """Compute the costs of one form at these sizes of its dynamic dimensions, and as formulas of them."""
     program = subject.program
-    number = _numbers(sizes)
+
+    @functools.cache  # layers repeat, so few sizes are different
+    def number(size: Size) -> int:
+        return value_of(size, sizes)
+
     alive = liveness(program)
     peak, timeline = alive.at(sizes), alive.values(sizes)
     parts = partition(program)
     moves = moved(program)
-    unfused, fused = total(operation.bytes for operation in moves), total(region.bytes for region in parts.regions)
+    unfused, fused = total(operation.bytes for operation in moves), total(region.bytes for region in parts)
     function = peak_function(alive) if program.symbols and formulas else None
     form = records.Form(
         name=subject.name,
@@ -140,12 +131,26 @@ def measure(subject: Subject, sizes: Mapping[str, int], *, formulas: bool = True
             inputs=peak.inputs,
             peak=_peak(peak),
             as_run=_peak(liveness(program, as_run=True).at(sizes)) if subject.is_watched else None,
-            timeline=_timeline(timeline, peak),
+            timeline=records.Timeline(
+                steps=len(timeline),
+                points=thinned(timeline),
+                peak_step=peak.step or 0,
+                peak_operation=peak.operation.name if peak.operation else "",
+                peak_module=peak.operation.module if peak.operation else "",
+            ),
         ),
         traffic=records.Traffic(number(unfused), number(fused)),
-        regions=_regions(program, parts, number),
+        regions=tuple(_regions(program, parts, number)),
         attentions=tuple(_attentions(program, parts)) if subject.attentions is None else subject.attentions,
-        formulas=_formulas(program, unfused, function, sizes) if function is not None else None,
+        formulas=None
+        if function is None
+        else records.Formulas(
+            macs=format_size(total(operation.macs for operation in program.operations)),
+            flops=format_size(total(operation.flops for operation in program.operations)),
+            bytes_moved=format_size(unfused),
+            peak=function.text,
+            crossovers=tuple(turn for dim in program.symbols for turn in _crossovers(function, dim, sizes)),
+        ),
         modules=_modules(subject, moves, number, peak, timeline),
         notes=(*program.notes, *subject.notes),
         operations=_operations(program, moves, number),
@@ -153,9 +158,9 @@ def measure(subject: Subject, sizes: Mapping[str, int], *, formulas: bool = True
     return MeasuredForm(form, function)
 
 
-def _attentions(program: Program, parts: Partition) -> Iterator[records.AttentionCost]:
+def _attentions(program: Program, regions: Sequence[Region]) -> Iterator[records.AttentionCost]:
     """Yield each attention region with its kernel, or with the operators that it consists of."""
-    for region in parts.regions:
+    for region in regions:
         if region.rule != "attention":
             continue
         operations = [program.operations[step] for step in region.operations]
@@ -181,20 +186,6 @@ def _turns(one: MeasuredForm, other: MeasuredForm, dim: str, sizes: Mapping[str,
         less, more = (one, other) if stretch.order == "less" else (other, one)
         if stretch.order != "equal":
             yield records.Overtaking(dim, stretch.first, less.form.name, more.form.name)
-
-
-def _numbers(sizes: Mapping[str, int]) -> Callable[[Size], int]:
-    """Return a function that evaluates sizes, with a cache: layers repeat, so few sizes are different."""
-    cache: dict[Size, int] = {}
-
-    def number(size: Size) -> int:
-        if isinstance(size, int):
-            return size
-        if size not in cache:
-            cache[size] = value_of(size, sizes)
-        return cache[size]
-
-    return number
 
 
 def _work(program: Program, moves: Sequence[Moved], number: Callable[[Size], int], parameters: int) -> records.Work:
@@ -228,71 +219,40 @@ def _peak(peak: Peak) -> records.Peak:
         operator=operation.operator if operation else "",
         module=operation.module if operation else "",
         workspace=peak.workspace,
-        alive=tuple(
-            records.Alive(buffer.bytes, buffer.module, buffer.made_by or "") for buffer in peak.alive[:_MAX_ALIVE]
-        ),
+        alive=peak.alive[:_MAX_ALIVE],
         others=max(0, len(peak.alive) - _MAX_ALIVE),
     )
 
 
-def _timeline(values: Sequence[int], peak: Peak) -> records.Timeline:
-    operation = peak.operation
-    return records.Timeline(
-        steps=len(values),
-        points=thinned(values),
-        peak_step=peak.step or 0,
-        peak_operation=operation.name if operation else "",
-        peak_module=operation.module if operation else "",
-    )
-
-
-def _regions(program: Program, parts: Partition, number: Callable[[Size], int]) -> tuple[records.RegionRule, ...]:
+def _regions(program: Program, parts: Sequence[Region], number: Callable[[Size], int]) -> Iterator[records.RegionRule]:
     """Sum up the regions by rule, in the order of their first region; single operations come last."""
     by_rule: dict[str, list[Region]] = {}
-    for region in parts.regions:
+    for region in sorted(parts, key=lambda region: region.rule == records.ALONE):
         by_rule.setdefault(region.rule, []).append(region)
-    alone = by_rule.pop(records.ALONE, None)
-    rules = [*by_rule.items(), *([(records.ALONE, alone)] if alone else [])]
-    return tuple(_rule(rule, regions, program, number) for rule, regions in rules)
-
-
-def _rule(rule: str, regions: Sequence[Region], program: Program, number: Callable[[Size], int]) -> records.RegionRule:
-    lengths = [
-        sum(program.operations[step].kind is not OpKind.VIEW for step in region.operations) for region in regions
-    ]
-    internal = sum(number(region.internal_bytes) for region in regions)
-    return records.RegionRule(
-        rule=rule,
-        regions=len(regions),
-        operations=sum(lengths),
-        largest=max(lengths),
-        flops=sum(number(region.flops) for region in regions),
-        internal_bytes=internal,
-        kept_out_bytes=internal + sum(number(region.reread_bytes) for region in regions),
-        escaping=sum(bool(region.escapes) for region in regions),
-    )
-
-
-def _formulas(program: Program, bytes_moved: Size, peak: PeakFunction, sizes: Mapping[str, int]) -> records.Formulas:
-    return records.Formulas(
-        macs=format_size(total(operation.macs for operation in program.operations)),
-        flops=format_size(total(operation.flops for operation in program.operations)),
-        bytes_moved=format_size(bytes_moved),
-        peak=peak.text,
-        crossovers=tuple(turn for dim in program.symbols for turn in _crossovers(peak, dim, sizes)),
-    )
+    for rule, regions in by_rule.items():
+        lengths = [
+            sum(program.operations[step].kind is not OpKind.VIEW for step in region.operations) for region in regions
+        ]
+        internal = sum(number(region.internal_bytes) for region in regions)
+        yield records.RegionRule(
+            rule=rule,
+            regions=len(regions),
+            operations=sum(lengths),
+            largest=max(lengths),
+            flops=sum(number(region.flops) for region in regions),
+            internal_bytes=internal,
+            kept_out_bytes=internal + sum(number(region.reread_bytes) for region in regions),
+            escaping=sum(bool(region.escapes) for region in regions),
+        )
 
 
 def _crossovers(peak: PeakFunction, dim: str, sizes: Mapping[str, int]) -> Iterator[records.Crossover]:
     fixed = {name: size for name, size in sizes.items() if name != dim and name in peak.program.symbols}
     stretches = peak.stretches(dim, fixed)
-    for before, after in itertools.pairwise(stretches[: _MAX_CROSSOVERS + 1]):
-        yield records.Crossover(dim, after.first, _place(peak, before), _place(peak, after))
-
-
-def _place(peak: PeakFunction, stretch: Stretch) -> str:
-    operation = peak.program.operations[stretch.candidate.step]
-    return f"{operation.operator} in {operation.module or 'the model'}"
+    steps = [peak.program.operations[stretch.candidate.step] for stretch in stretches]
+    places = [f"{operation.operator} in {operation.module or 'the model'}" for operation in steps]
+    for after, here, there in zip(stretches[1 : _MAX_CROSSOVERS + 1], places, places[1:], strict=False):
+        yield records.Crossover(dim, after.first, here, there)
 
 
 def _modules(

@@ -70,18 +70,9 @@ def _to_program(log: TraceLog, convert: Convert, symbols: dict[str, int], notes:
         cost = describe(step.operator, reads, writes, scalars)
         if not cost.known:
             unknown_operators[step.operator] = None
-        operation = Operation(
-            name=step.name,
-            operator=step.operator,
-            kind=cost.kind,
-            module=step.module,
-            reads=tuple(dict.fromkeys(step.reads)),
-            writes=step.writes,
-            macs=cost.macs,
-            other_flops=cost.other_flops,
-            workspace=workspace(step.operator, reads, writes, scalars, last, machine),
-        )
-        operations.append(operation)
+        extra, once = workspace(step.operator, reads, writes, scalars, last, machine), tuple(dict.fromkeys(step.reads))
+        costs = (cost.macs, cost.other_flops, extra)
+        operations.append(Operation(step.name, step.operator, cost.kind, step.module, once, step.writes, *costs))
     if unknown_operators:
         notes = (*notes, f"operators of unknown cost, counted as 0: {', '.join(unknown_operators)}")
     ends = tuple(log.inputs), tuple(log.outputs)
@@ -172,11 +163,11 @@ class _Call:
             return _to_program(log, int, {}, self._notes())
         symbols, notes = dims.settled()
         program = _to_program(log, dims.convert, symbols, [*notes, *self._notes()])
-        if not dims.is_vague:
-            return program
-        concrete = self.without_data(None)
-        why = "recorded at the sizes of the example only: some size is no formula of the dynamic dimensions"
-        return replace(concrete, notes=(why, *concrete.notes))
+        if dims.unknowns:
+            program = self.without_data(None)
+            why = "recorded at the sizes of the example only: some size is no formula of the dynamic dimensions"
+            program = replace(program, notes=(why, *program.notes))
+        return program
 
     def on_data(self, notes: list[str]) -> Program:
         if any(tensor.is_meta for tensor in (*self._module.parameters(), *self._module.buffers())):
@@ -238,14 +229,13 @@ class _StandIns:
         if isinstance(tensor, FakeTensor):
             return tensor
         if id(tensor) not in self._fakes:
-            self._fakes[id(tensor)] = tensor, self._fake(tensor)
+            if tensor.is_meta:
+                with no_dispatch():
+                    fake = FakeTensor(self._mode, tensor.detach(), self._device)
+            else:
+                fake = self._mode.from_tensor(tensor, static_shapes=True)
+            self._fakes[id(tensor)] = tensor, fake
         return self._fakes[id(tensor)][1]
-
-    def _fake(self, tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.is_meta:
-            with no_dispatch():
-                return FakeTensor(self._mode, tensor.detach(), self._device)
-        return self._mode.from_tensor(tensor, static_shapes=True)
 
     def with_sizes(self, tensor: torch.Tensor, shape: Sequence[int | torch.SymInt]) -> torch.Tensor:
         """Return a fake tensor of another shape, with its axes in the same memory order."""
@@ -297,18 +287,18 @@ class DynamicDims:
         self.examples: dict[str, int] = {}
         self._sizes: dict[str, Any] = {}  # torch.SymInt, whose node is untyped
         self._axes = axes
+        self.unknowns: dict[str, Size] = {}  # sizes that are no formula of the dynamic dimensions
+        self._converted: dict[Any, Size] = {}
         for name, names in axes.items():
             if name not in tensors:
                 raise UsageError(f"there is no input {name!r}", hint=f"inputs: {', '.join(tensors)}")
             for axis, dim in names.items():
-                self._add(name, tensors[name], axis, dim)
-        self._unknowns: dict[str, Size] = {}
-        self._converted: dict[Any, Size] = {}
+                self._add(name, tensors[name].shape, axis, dim)
 
-    def _add(self, name: str, tensor: torch.Tensor, axis: int, dim: str) -> None:
-        if not -tensor.dim() <= axis < tensor.dim():
-            raise UsageError(f"{name} has no axis {axis}", hint=f"its rank is {tensor.dim()}")
-        size = tensor.shape[axis]
+    def _add(self, name: str, shape: torch.Size, axis: int, dim: str) -> None:
+        if not -len(shape) <= axis < len(shape):
+            raise UsageError(f"{name} has no axis {axis}", hint=f"its rank is {len(shape)}")
+        size = shape[axis]
         if self.examples.setdefault(dim, size) != size:
             raise UsageError(
                 f"{dim} is {self.examples[dim]} in one input and {size} in {name}", hint="give them different names"
@@ -318,11 +308,6 @@ class DynamicDims:
             source = ConstantSource(dim)
             created = self.env.create_symbol(hint, source, DimDynamic.DYNAMIC, None)
             self._sizes[dim] = self.env.create_symintnode(created, hint=hint, source=source)
-
-    @property
-    def is_vague(self) -> bool:
-        """Whether some size could not be expressed in the dynamic dimensions."""
-        return bool(self._unknowns)
 
     def shape_of(self, name: str, tensor: torch.Tensor) -> list[int | torch.SymInt]:
         """Return the shape of a tensor with its dynamic dimensions as symbols."""
@@ -360,7 +345,9 @@ class DynamicDims:
         if expression.is_Integer:
             return int(expression)
         if expression.is_Symbol:
-            return self._named(expression)
+            settled = ((name, self.env.simplify(size.node.expr)) for name, size in self._sizes.items())
+            named = next((name for name, one in settled if one == expression), None)
+            return self._unknown(expression) if named is None else symbol(named)
         if expression.is_Pow and expression.exp.is_Integer and expression.exp > 0:
             return reduce(multiply, [self._translated(expression.base)] * int(expression.exp))
         operator = _OPERATORS.get(expression.func.__name__)
@@ -368,14 +355,8 @@ class DynamicDims:
             return self._unknown(expression)
         return reduce(operator, [self._translated(argument) for argument in expression.args])
 
-    def _named(self, expression: Any) -> Size:
-        for name, size in self._sizes.items():
-            if self.env.simplify(size.node.expr) == expression:
-                return symbol(name)
-        return self._unknown(expression)
-
     def _unknown(self, expression: Any) -> Size:
-        return self._unknowns.setdefault(str(expression), unknown(len(self._unknowns)))
+        return self.unknowns.setdefault(str(expression), unknown(len(self.unknowns)))
 
 
 # The workspaces of kernels: memory that is allocated only while they run. Operators not listed here need almost none.
@@ -424,13 +405,7 @@ def workspace(
 ) -> Size:
     """Return the bytes that an operation allocates while it runs, in addition to its outputs.
 
-    Args:
-        operator: The operator, such as "aten.convolution".
-        reads: Its input tensors.
-        writes: Its output tensors.
-        scalars: Its other arguments.
-        last: Whether its first input is in channels-last order.
-        on: The machine.
+    `last` tells whether its first input is in channels-last order.
     """
     if operator == "aten._safe_softmax":
         rows = list(reads[0].shape)

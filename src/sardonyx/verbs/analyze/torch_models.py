@@ -20,7 +20,7 @@ from sardonyx.frontend.attention.decomposed_file import save_decomposed
 from sardonyx.frontend.attention.fuse import Fusion, fuse_attention, fusion_of
 from sardonyx.frontend.attention.roles import Decomposition, Role, decomposition_of
 from sardonyx.frontend.inputs.examples import Dims, Example, Inputs, example_for, resolve_dynamic
-from sardonyx.frontend.inputs.past import Cached, cache_sizes
+from sardonyx.frontend.inputs.past import cache_sizes
 from sardonyx.frontend.models import from_module, resolve
 from sardonyx.frontend.module_state import unchanged
 from sardonyx.frontend.running import initialize, probe
@@ -127,8 +127,13 @@ class _Forms:
     def __init__(self, module: nn.Module, example: Example, axes: Axes, clock: Clock, recorded: Program | None) -> None:
         self._module, self._example, self._axes, self._clock = module, example, axes, clock
         self._recorded = recorded  # the recording of the module itself, if the probe made one
-        self._kinds = {path: type(submodule).__name__ for path, submodule in _modules(module)}
-        self._parameters = dict(_own_parameters(module))
+        self._kinds: dict[str, str] = {}
+        self._parameters: dict[str, int] = {}  # of each module without its children; shared ones count for the first
+        seen: set[int] = set()
+        for path, owner in cast("Iterator[tuple[str, nn.Module]]", module.named_modules()):
+            own = [parameter for parameter in owner.parameters(recurse=False) if id(parameter) not in seen]
+            seen.update(map(id, own))
+            self._kinds[path], self._parameters[path] = type(owner).__name__, sum(each.numel() for each in own)
 
     def all(self) -> tuple[list[Subject], list[Missing]]:
         """Return the standard, decomposed and fused forms, and the reasons for those that cannot be built."""
@@ -141,8 +146,7 @@ class _Forms:
             return [self._subject(STANDARD, self._module)], [Missing(DECOMPOSED, error.message), Missing(FUSED, why)]
         decomposition = decomposition_of(decomposed)
         assert decomposition is not None, "decompose attaches it to its result"
-        graph = symbolic_graph(self._module) if decomposition.method == "symbolic-trace" else None
-        nodes = None if graph is None else len(graph.nodes)
+        nodes = traced_nodes(self._module, decomposition)
         subjects = [
             self._subject(STANDARD, self._module, decomposition, nodes=nodes),
             replace(
@@ -153,7 +157,12 @@ class _Forms:
         ]
         try:
             with self._clock.phase("fusing"):
-                fused = _fuse(decomposed, args, kwargs)
+                fused = fuse_attention(decomposed)
+                fusion = fusion_of(fused)
+                if (
+                    fusion is None or fusion.refused
+                ):  # the graph alone is not enough; with sizes from a run it is slower
+                    fused = fuse_attention(decomposed, tuple(args), kwargs=kwargs)
         except SardonyxError as error:
             return subjects, [Missing(FUSED, error.message)]
         nodes, notes = len(fused.graph.nodes), tuple(_fusion_notes(fusion_of(fused)))
@@ -196,24 +205,13 @@ def _recorded(module: nn.Module, example: Example, axes: Axes) -> Program:
     return replace(program, notes=(f"run on real data, since on fake tensors: {reason(without_data)}", *program.notes))
 
 
-def _modules(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    yield from cast("Iterator[tuple[str, nn.Module]]", module.named_modules())
-
-
-def _own_parameters(module: nn.Module) -> Iterator[tuple[str, int]]:
-    """Yield how many parameters each module has without its children; shared ones count for the first module."""
-    seen: set[int] = set()
-    for path, owner in _modules(module):
-        own = [parameter for parameter in owner.parameters(recurse=False) if id(parameter) not in seen]
-        seen.update(map(id, own))
-        yield path, sum(parameter.numel() for parameter in own)
-
-
-def symbolic_graph(module: nn.Module) -> fx.Graph | None:
-    """Return the graph of torch.fx's own tracer, or None if that fails."""
+def traced_nodes(module: nn.Module, decomposition: Decomposition) -> int | None:
+    """Count the nodes in torch.fx's own tracer if the decomposition was traced as well; None if it fails."""
+    if decomposition.method != "symbolic-trace":
+        return None
     try:
         with unchanged(module):
-            return fx.Tracer().trace(module)
+            return len(fx.Tracer().trace(module).nodes)
     except Exception:  # a forward may raise anything when it is traced
         return None
 
@@ -233,15 +231,6 @@ def _kernel_costs(decomposition: Decomposition, program: Program) -> Iterator[At
     for block in decomposition.attentions:
         own = Counter(kernel.operator for kernel in kernels if is_within(kernel.module, block.module))
         yield AttentionCost(block.module, block.written_as, dict(own))
-
-
-def _fuse(decomposed: fx.GraphModule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> fx.GraphModule:
-    """Fuse from the graph alone, and if that is not enough, again with sizes from a run, which is slower."""
-    fused = fuse_attention(decomposed)
-    fusion = fusion_of(fused)
-    return (
-        fused if fusion is not None and not fusion.refused else fuse_attention(decomposed, tuple(args), kwargs=kwargs)
-    )
 
 
 def _fusion_notes(fusion: Fusion | None) -> Iterator[str]:
@@ -267,13 +256,12 @@ def cache_of_module(module: nn.Module, example: Example) -> Cache | None:
     if cached is None:
         return None
     sizes = {"batch": cached.batch, "past_sequence": 0, "sequence": cached.tokens}
-    return cache_of([_cache_part(tensor, cached.batch) for tensor in cached.tensors], sizes)
-
-
-def _cache_part(tensor: Cached, batch: int) -> CachePart:
-    length = _CACHED_TOKENS if tensor.kept is None else f"min({tensor.kept}, {_CACHED_TOKENS})"
-    first: int | str = "batch" if tensor.shape[0] == batch else (tensor.shape[0] or length)
-    return CachePart(1, (first, *(size or length for size in tensor.shape[1:])), tensor.element_bytes)
+    parts: list[CachePart] = []
+    for tensor in cached.tensors:
+        length = _CACHED_TOKENS if tensor.kept is None else f"min({tensor.kept}, {_CACHED_TOKENS})"
+        first: int | str = "batch" if tensor.shape[0] == cached.batch else (tensor.shape[0] or length)
+        parts.append(CachePart(1, (first, *(size or length for size in tensor.shape[1:])), tensor.element_bytes))
+    return cache_of(parts, sizes)
 
 
 def decompose_model(
@@ -313,14 +301,14 @@ def decompose_model(
         decomposed = decompose(resolved.module, example.args, kwargs=example.kwargs)
     decomposition = decomposition_of(decomposed)
     assert decomposition is not None, "decompose attaches it to its result"
-    graph = symbolic_graph(resolved.module) if decomposition.method == "symbolic-trace" else None
+    nodes = traced_nodes(resolved.module, decomposition)
     if output is not None:
         with clock.phase("writing"):
             save_decomposed(decomposed, output, force=force)
     return Decomposed(
         source=source,
         output=None if output is None else os.fspath(output),
-        nodes_before=None if graph is None else len(graph.nodes),
+        nodes_before=nodes,
         nodes=len(decomposed.graph.nodes),
         attentions=tuple(attention_costs(decomposition)),
         notes=(*example.notes, *lazy, *decomposition_notes(decomposition)),

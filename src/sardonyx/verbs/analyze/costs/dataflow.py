@@ -7,6 +7,7 @@ twice counts once; of a lookup table only the returned rows count.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import chain
 
@@ -27,13 +28,6 @@ class Piece(Struct, frozen=True):
     is_mixed: bool = False  # the writer wrote only a part of it
 
 
-class _Example(dict[str, int]):
-    """The sizes at which values are compared: the example's, or 7 for a dimension whose example size is 1."""
-
-    def __missing__(self, _: str) -> int:
-        return 7
-
-
 class Flow:
     """All reads and writes of a program's steps, except those that only create views."""
 
@@ -47,12 +41,11 @@ class Flow:
         self.sources: list[list[Write]] = [[] for _ in range(count)]  # the writes that each step reads
         self.readers: dict[Write, list[int]] = {}
         self.views: dict[int, set[int]] = {}  # step that creates a view -> steps that read through it
-        self.view_sources: dict[
-            int, int | None
-        ] = {}  # step that creates a view -> step that wrote the memory behind it
-        sizes = _Example({name: size for name, size in program.symbols.items() if size > 1})
+        self.view_sources: dict[int, int | None] = {}  # step that creates a view -> step that wrote what is behind it
+        # compared at the sizes of the example, or 7 for a dimension whose example size is 1
+        sizes = defaultdict(lambda: 7, {name: size for name, size in program.symbols.items() if size > 1})
         self._bytes = [value_of(value.bytes, sizes) for value in program.values]
-        self._elements = [value.elements for value in program.values]
+        self.elements = [value.elements for value in program.values]
         self._same = list(range(len(program.values)))  # value -> the first name of that memory
         self._part_of: dict[int, int] = {}  # a slice -> the value it is a part of
         self._creator: dict[int, int] = {}  # a view -> the step that creates it
@@ -69,19 +62,18 @@ class Flow:
                 self._read(step)
                 self._write(step)
         self.steps = tuple(step for step in range(count) if step not in self.views)
-        self.persistent: frozenset[Write] = frozenset(self._persistent())
+        outputs = (self._resolve(value)[1] for value in program.outputs)
+        kept = (buffer.store is not Store.ACTIVATION for buffer in program.buffers)
+        outlasting = (self._chains.get(index, ()) for index, is_kept in enumerate(kept) if is_kept)
+        self.persistent: frozenset[Write] = frozenset(chain.from_iterable((*outputs, *outlasting)))
 
     def kind(self, step: int) -> OpKind:
         """Return the kind of a step."""
         return self.program.operations[step].kind
 
-    def elements(self, value: int) -> Size:
-        """Return the number of elements of a value."""
-        return self._elements[value]
-
     def is_weight(self, piece: Piece) -> bool:
         """Return whether a piece is a weight or constant."""
-        return self._store(piece.value) is Store.WEIGHT
+        return self.program.buffers[self._buffer(piece.value)].store is Store.WEIGHT
 
     def is_parameter(self, piece: Piece) -> bool:
         """Return whether a piece is a weight, or a cast or reordered copy of one."""
@@ -90,7 +82,7 @@ class Flow:
     def activations(self, step: int) -> list[Piece]:
         """Return what a step reads other than parameters and scalars."""
         return [piece for piece in self.reads[step]
-                if not self.is_parameter(piece) and self._elements[piece.value] != 1]  # fmt: skip
+                if not self.is_parameter(piece) and self.elements[piece.value] != 1]  # fmt: skip
 
     def read_bytes(self, step: int, piece: Piece) -> Size:
         """Return the bytes a step reads of a piece; of a lookup table, only the rows it returns."""
@@ -98,10 +90,6 @@ class Flow:
         if self.kind(step) is OpKind.LOOKUP and self._bytes[piece.value] > sum(self._bytes[value] for value in writes):
             return total(values[value].bytes for value in writes)
         return values[piece.value].bytes
-
-    def write_bytes(self, value: int) -> Size:
-        """Return the bytes of writing a value."""
-        return self.program.values[value].bytes
 
     def distinct(self, pieces: Iterable[Piece]) -> list[Piece]:
         """Return each piece once, without slices of pieces that are included as a whole."""
@@ -126,26 +114,23 @@ class Flow:
         readers = (self.readers.get((step, value), ()) for value in self.writes[step])
         return list(dict.fromkeys(chain.from_iterable(readers)))
 
-    def _store(self, value: int) -> Store:
-        return self.program.buffers[self._buffer(value)].store
-
     def _buffer(self, value: int) -> int:
         return self._home.get(value, self.program.values[value].buffer)
 
     def _view(self, step: int) -> None:
         """Register a view: the same memory under another name, or a part of it."""
-        self.views[step] = set()
-        if not self.program.operations[step].reads:  # a view of a constant that the program does not list
-            self.view_sources[step] = None
-            self._creator.update(dict.fromkeys(self.program.operations[step].writes, step))
+        operation = self.program.operations[step]
+        self._creator.update(dict.fromkeys(operation.writes, step))
+        self.views[step], self.view_sources[step] = set(), None
+        if not operation.reads:  # a view of a constant that the program does not list
             return
-        source, *sides = self.program.operations[step].reads
+        source, *sides = operation.reads
         piece, _ = self._resolve(source)
         self.view_sources[step] = piece.writer
         shape_writers = {writer for side in sides for writer, _ in self._resolve(side)[1]}
-        needs = shape_writers.union(*(self._needs.get(value, ()) for value in (source, *sides)))
-        for view in self.program.operations[step].writes:
-            self._creator[view], self._home[view], self._needs[view] = step, self._buffer(source), needs
+        needs = shape_writers.union(*(self._needs.get(value, ()) for value in operation.reads))
+        for view in operation.writes:
+            self._home[view], self._needs[view] = self._buffer(source), needs
             if self._bytes[view] < self._bytes[piece.value]:
                 self._part_of[view] = piece.value
             else:  # all of it, or a broadcast view, which has no more memory behind it
@@ -215,7 +200,10 @@ class Flow:
 
     def _named(self, step: int, value: int, buffer: int) -> int:
         """Return the earlier name of memory that is written in place."""
-        first = self._first.setdefault(buffer, self._base(value, buffer))
+        if buffer not in self._first:  # it existed before the run
+            values = enumerate(self.program.values)
+            self._first[buffer] = next((index for index, one in values if one.buffer == buffer), value)
+        first = self._first[buffer]
         for read in self.program.operations[step].reads:
             if self._buffer(read) == buffer and self._bytes[read] == self._bytes[value]:
                 self._same[value] = self._same[read]
@@ -223,18 +211,6 @@ class Flow:
         if self._bytes[value] >= self._bytes[first]:
             self._same[value] = first
         return self._same[value]
-
-    def _base(self, value: int, buffer: int) -> int:
-        """Return the first value in a buffer that existed before the run."""
-        values = self.program.values
-        return next((index for index in range(len(values)) if values[index].buffer == buffer), value)
-
-    def _persistent(self) -> Iterable[Write]:
-        for value in self.program.outputs:
-            yield from self._resolve(value)[1]
-        for buffer, writes in self._chains.items():
-            if self.program.buffers[buffer].store is not Store.ACTIVATION:
-                yield from writes
 
 
 class Region(Struct, frozen=True):
@@ -262,15 +238,9 @@ class Region(Struct, frozen=True):
         return total((self.bytes_in, self.weight_bytes, self.bytes_out))
 
 
-class Partition(Struct, frozen=True):
-    """Every operation of a program in exactly one region, in an order in which the regions can run."""
-
-    regions: tuple[Region, ...]
-
-
 def region_of(flow: Flow, rule: str, steps: Sequence[int], views: Sequence[int], depends_on: Iterable[int]) -> Region:
     """Build the region of these steps, with the views that belong to it."""
-    inside = set(steps)
+    inside, values = set(steps), flow.program.values
     entering, internal, reads = dict[Piece, Size](), list[Size](), list[Size]()
     for step in steps:
         for piece in flow.reads[step]:
@@ -280,7 +250,14 @@ def region_of(flow: Flow, rule: str, steps: Sequence[int], views: Sequence[int],
                 reads.append(size)
             else:
                 internal.append(size)
-    out, inner, escapes = _classify_writes(flow, inside)
+    # a result that nothing reads is written too: it is a second output of an operator, and no rule allows omitting it
+    leaving = set(flow.leaving(inside))
+    out, inner, escapes = list[int](), list[int](), list[int]()
+    for write in flow.written(sorted(inside)):
+        readers = flow.readers.get(write, ())
+        (out if write in leaving or not readers else inner).append(write[1])
+        if write in leaving and not inside.isdisjoint(readers):
+            escapes.append(write[1])
     inputs = flow.distinct(entering)
     weights = total(entering[piece] for piece in inputs if flow.is_weight(piece))
     activations = total(entering[piece] for piece in inputs if not flow.is_weight(piece))
@@ -294,26 +271,11 @@ def region_of(flow: Flow, rule: str, steps: Sequence[int], views: Sequence[int],
         flops=total(operation.flops for operation in operations),
         bytes_in=activations,
         weight_bytes=weights,
-        bytes_out=total(flow.write_bytes(value) for value in out),
-        internal_bytes=total((*internal, *(flow.write_bytes(value) for value in inner))),
+        bytes_out=total(values[value].bytes for value in out),
+        internal_bytes=total((*internal, *(values[value].bytes for value in inner))),
         reread_bytes=subtract(total(reads), add(weights, activations)),
         escapes=tuple(dict.fromkeys(escapes)),
     )
-
-
-def _classify_writes(flow: Flow, steps: set[int]) -> tuple[list[int], list[int], list[int]]:
-    """Return the values that must be written, those that need not be, and those of the former that are read inside too.
-
-    A result that nothing reads is written too: it is a second output of an operator, and no rule allows omitting it.
-    """
-    leaving = set(flow.leaving(steps))
-    out, inner, escapes = list[int](), list[int](), list[int]()
-    for write in flow.written(sorted(steps)):
-        readers = flow.readers.get(write, ())
-        (out if write in leaving or not readers else inner).append(write[1])
-        if write in leaving and not steps.isdisjoint(readers):
-            escapes.append(write[1])
-    return out, inner, escapes
 
 
 class Quotient:
@@ -416,7 +378,7 @@ def moved(program: Program) -> tuple[Moved, ...]:
         Moved(
             read=total(flow.read_bytes(step, piece) for piece in flow.reads[step] if not flow.is_weight(piece)),
             weights=total(flow.read_bytes(step, piece) for piece in flow.reads[step] if flow.is_weight(piece)),
-            written=total(flow.write_bytes(value) for value in flow.writes[step]),
+            written=total(program.values[value].bytes for value in flow.writes[step]),
         )
         for step in range(len(program.operations))
     )

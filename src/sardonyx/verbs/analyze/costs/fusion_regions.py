@@ -9,7 +9,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from msgspec import Struct, field
 
 from sardonyx.records.analysis import ALONE
-from sardonyx.verbs.analyze.costs.dataflow import Flow, Partition, Piece, Quotient, Write, region_of
+from sardonyx.verbs.analyze.costs.dataflow import Flow, Piece, Quotient, Region, Write, region_of
 from sardonyx.verbs.analyze.costs.program import OpKind, Program
 
 ELEMENTWISE = frozenset((OpKind.ARITHMETIC, OpKind.ACTIVATION, OpKind.SELECT, OpKind.DROPOUT))
@@ -59,8 +59,8 @@ def is_linear(flow: Flow, step: int) -> bool:
 
 def same_elements(flow: Flow, step: int, like: int) -> bool:
     """Return whether all results of a step have as many elements as a value."""
-    elements = flow.elements(like)
-    return bool(flow.writes[step]) and all(flow.elements(value) == elements for value in flow.writes[step])
+    elements = flow.elements[like]
+    return bool(flow.writes[step]) and all(flow.elements[value] == elements for value in flow.writes[step])
 
 
 def outside(flow: Flow, step: int, inside: set[int]) -> int:
@@ -74,9 +74,8 @@ class _Border:
     def __init__(self, flow: Flow) -> None:
         self.inside = set[int]()
         self._flow = flow
-        self._leaving = dict[
-            Write, int
-        ]()  # value needed outside -> number of readers outside, plus 1 if it outlives the run
+        # value needed outside -> number of readers outside, plus 1 if it outlives the run
+        self._leaving = dict[Write, int]()
 
     def add(self, step: int) -> None:
         """Add a step; values that only it needed are internal from now on."""
@@ -206,7 +205,7 @@ def _is_prelude(flow: Flow, step: int) -> bool:
     if is_layout_copy(flow, step):
         return True
     sources = flow.activations(step)
-    has_weights = any(flow.is_weight(piece) and flow.elements(piece.value) != 1 for piece in flow.reads[step])
+    has_weights = any(flow.is_weight(piece) and flow.elements[piece.value] != 1 for piece in flow.reads[step])
     is_scaling = flow.kind(step) is OpKind.ARITHMETIC and len(sources) == 1 and not has_weights
     return is_scaling and same_elements(flow, step, sources[0].value)
 
@@ -229,7 +228,7 @@ def find_parallel_linears(board: Board) -> Iterator[RegionMatch]:
     for linears in _siblings(board):
         by_size = defaultdict[object, list[int]](list)
         for step in linears:
-            by_size[board.flow.elements(board.flow.writes[step][0])].append(step)
+            by_size[board.flow.elements[board.flow.writes[step][0]]].append(step)
         for group in by_size.values():
             if len(group) > 1:
                 yield _with_epilogues(board, group)
@@ -289,7 +288,7 @@ def find_convolution(board: Board) -> Iterator[RegionMatch]:
         def takes(step: int, inside: set[int], result: int = result, residuals: set[int] = residuals) -> bool:
             kind = flow.kind(step)
             if kind is OpKind.BATCH_NORM:
-                return flow.elements(flow.writes[step][0]) == flow.elements(result)
+                return flow.elements[flow.writes[step][0]] == flow.elements[result]
             if kind not in ELEMENTWISE or not same_elements(flow, step, result):
                 return False
             others = outside(flow, step, inside)
@@ -314,20 +313,12 @@ def find_norm(board: Board) -> Iterator[RegionMatch]:
         core = [start] if flow.kind(start) in _NORMS else _decomposed_norm(board, start)
         if not core:
             continue
-        result = flow.writes[core[-1]][0]
-        is_alike = _elementwise_on(flow, result)
-        steps = grow(board, [*core, *_sum_before(board, core, result)], is_alike)
+        is_alike, inside = _elementwise_on(flow, flow.writes[core[-1]][0]), set(core)
+        # the elementwise steps that compute the rows, even if others read the rows too
+        writers = dict.fromkeys(piece.writer for step in sorted(core) for piece in flow.reads[step])
+        before = [step for step in writers if step in board.free and step not in inside and is_alike(step, inside)]
+        steps = grow(board, [*core, *before], is_alike)
         yield RegionMatch((*steps, *pull(board, steps, is_alike)), max(2, len(core)))
-
-
-def _sum_before(board: Board, core: list[int], result: int) -> list[int]:
-    """Return the elementwise steps that compute the rows, even if others read the rows too."""
-    flow, inside = board.flow, set(core)
-    is_alike = _elementwise_on(flow, result)
-    writers = [piece.writer for step in sorted(core) for piece in flow.reads[step] if piece.writer not in inside]
-    return [
-        step for step in dict.fromkeys(writers) if step is not None and step in board.free and is_alike(step, inside)
-    ]
 
 
 def _decomposed_norm(board: Board, reduction: int) -> list[int]:
@@ -336,7 +327,7 @@ def _decomposed_norm(board: Board, reduction: int) -> list[int]:
     rows = flow.activations(reduction)
     if len(rows) != 1 or not flow.writes[reduction]:
         return []
-    size, few = flow.elements(rows[0].value), flow.elements(flow.writes[reduction][0])
+    size, few = flow.elements[rows[0].value], flow.elements[flow.writes[reduction][0]]
     if size == few:
         return []
     is_on_rows = _elementwise_on(flow, rows[0].value)
@@ -346,7 +337,7 @@ def _decomposed_norm(board: Board, reduction: int) -> list[int]:
     def takes(step: int, inside: set[int]) -> bool:
         if flow.kind(step) not in ELEMENTWISE and flow.kind(step) is not OpKind.REDUCTION:
             return False
-        fits = all(flow.elements(value) in (size, few) for value in flow.writes[step])
+        fits = all(flow.elements[value] in (size, few) for value in flow.writes[step])
         others = [piece for piece in flow.activations(step) if piece.writer not in inside and piece not in sources]
         return fits and not others
 
@@ -385,8 +376,8 @@ RULES: Mapping[str, Callable[[Board], Iterator[RegionMatch]]] = {
 }
 
 
-def partition(program: Program) -> Partition:
-    """Return the regions of a program, in an order in which they can run."""
+def partition(program: Program) -> tuple[Region, ...]:
+    """Return every operation of a program in exactly one region, in an order in which the regions can run."""
     flow = Flow(program)
     quotient = Quotient(flow.steps, flow.before)
     board = Board(flow, quotient, set(flow.steps))
@@ -408,7 +399,7 @@ def partition(program: Program) -> Partition:
         for index, steps in enumerate(groups)
     ]
     regions += [region_of(flow, ALONE, [], alone, []) for alone in views.values()]
-    return Partition(tuple(regions))
+    return tuple(regions)
 
 
 def _views_by_region(flow: Flow, region_at: dict[int, int], spare: int) -> dict[int, list[int]]:

@@ -93,28 +93,23 @@ class Frame(Struct, frozen=True):
 
     def value(self, value: ir.Value, buffer: int) -> tuple[Value, bool]:
         """Return a value with its sizes, and whether its rank is known; unknown sizes count as 1 and are noted."""
-        name, sized = f"{self.place}{value.name or '?'}", _sequence_source(value) or value
+        producer, name = value.producer(), f"{self.place}{value.name or '?'}"
+        split = producer.inputs[0] if producer is not None and producer.op_type == "SplitToSequence" else None
+        sized = split or value  # a sequence has the size of the tensor that it was split from
         dtype, shape = self.shapes.dtype(sized) or sized.dtype, self.shapes.shape(sized)
         if shape is None or dtype is None or any(isinstance(dim, Expr) and dim.is_vague for dim in shape):
             self.unsized[name] = None
         sizes = tuple(1 if isinstance(dim, Expr) and dim.is_vague else dim for dim in shape or ())
-        return Value(name, *_stored(sizes, dtype), buffer), shape is not None
+        stored = "float32" if dtype is None else _DTYPES.get(dtype, "uint8")
+        if dtype is not None and dtype not in _DTYPES and sizes:  # elements smaller than a byte are packed
+            per_byte = 8 // dtype.bitwidth
+            sizes = (*sizes[:-1], floor_quotient(add(sizes[-1], per_byte - 1), per_byte))
+        return Value(name, sizes, stored, buffer), shape is not None
 
-
-def _sequence_source(value: ir.Value) -> ir.Value | None:
-    """Return the tensor that a sequence was split from, which has the same size, otherwise None."""
-    producer = value.producer()
-    return producer.inputs[0] if producer is not None and producer.op_type == "SplitToSequence" else None
-
-
-def _stored(shape: tuple[Size, ...], dtype: ir.DataType | None) -> tuple[tuple[Size, ...], str]:
-    """Return the shape and element type in memory; elements smaller than a byte are packed."""
-    if dtype is None:
-        return shape, "float32"
-    if dtype in _DTYPES:
-        return shape, _DTYPES[dtype]
-    per_byte = 8 // dtype.bitwidth if shape else 1
-    return ((*shape[:-1], floor_quotient(add(shape[-1], per_byte - 1), per_byte)) if shape else shape), "uint8"
+    def sized(self, value: ir.Value | None) -> Value | None:
+        """Return a value as an operand of a rule; None if it is omitted, or its rank is unknown."""
+        tensor, has_rank = (None, False) if value is None or not value.name else self.value(value, -1)
+        return tensor if has_rank else None
 
 
 def name_dims(shapes: Shapes, inputs: list[ir.Value], symbol: Callable[[str], Expr]) -> dict[str, int]:
@@ -166,13 +161,21 @@ class _ProgramBuilder(Struct):
         arguments = [self._allocate(value, frame, Store.INPUT, "", None) for value in inputs]
         self._graph(model.graph, frame)
         outputs = [self._number(value, frame) for value in model.graph.outputs]
-        self._note_missing(frame)
+        for what, names in (
+            ("counted as the more expensive branch", self.choices),
+            ("unknown sizes count as 1", frame.unsized),
+        ):
+            if names:
+                examples = ", ".join(list(names)[:_EXAMPLES]) + (", …" if len(names) > _EXAMPLES else "")
+                self.notes[f"{what} ({len(names)}): {examples}"] = None
+        if self.unknown:
+            listed = ", ".join(f"{name} ({count})" for name, count in sorted(self.unknown.items()))
+            self.notes[f"operators of unknown cost, whose arithmetic is not counted: {listed}"] = None
         sizes = {*(dim for value in self.values for dim in value.shape), *(step.macs for step in self.operations)}
-        symbols |= dict.fromkeys(
-            sorted({*names_in(sizes)} - symbols.keys()), 1
-        )  # dimensions declared for unknown operators
+        own = sorted({*names_in(sizes)} - symbols.keys())  # dimensions declared for unknown operators
         operations, values, buffers = tuple(self.operations), tuple(self.values), tuple(self.buffers)
-        return Program(operations, values, buffers, tuple(arguments), tuple(outputs), symbols, tuple(self.notes))
+        ends, symbols = (tuple(arguments), tuple(outputs)), symbols | dict.fromkeys(own, 1)
+        return Program(operations, values, buffers, *ends, symbols, tuple(self.notes))
 
     # Memory
 
@@ -266,16 +269,14 @@ class _ProgramBuilder(Struct):
                 writes.append(self._add(value, tensor, frame))
             else:
                 writes.append(self._allocate(value, frame, Store.ACTIVATION, module, len(self.operations)))
-        name, operands = self._unique(frame.place + label(node)), tuple(dict.fromkeys(reads))
+        name, operands = frame.place + label(node), tuple(dict.fromkeys(reads))
+        self.names[name] += 1
+        while self.names[name] > 1:
+            name = f"{name}#{self.names[name]}"
+            self.names[name] += 1
         self.operations.append(
             Operation(name, op_type, cost.kind, module, operands, tuple(writes), cost.macs, cost.other_flops)
         )
-
-    def _unique(self, name: str) -> str:
-        self.names[name] += 1
-        if self.names[name] == 1:
-            return name
-        return self._unique(f"{name}#{self.names[name]}")
 
     # Costs
 
@@ -287,9 +288,8 @@ class _ProgramBuilder(Struct):
         inside = [self._sum(body, frame) for _, body in bodies(node)]
         if inside:
             return self._control(node, frame, inside)
-        reads = [_sized(value, frame) for value in node.inputs]
-        writes = [_sized(value, frame) if value.name else None for value in node.outputs]
-        cost = describe(operator(node), reads, writes, frame.plain_attributes(node))
+        reads, writes = map(frame.sized, node.inputs), map(frame.sized, node.outputs)
+        cost = describe(operator(node), list(reads), list(writes), frame.plain_attributes(node))
         if not cost.known:
             self.unknown[operator(node)] += 1
         return cost
@@ -317,51 +317,26 @@ class _ProgramBuilder(Struct):
         times: Size = 1 if iterations is None else iterations
         return Description(OpKind.OTHER, multiply(times, macs), multiply(times, flops))
 
-    def _note_missing(self, frame: Frame) -> None:
-        for what, names in (
-            ("counted as the more expensive branch", self.choices),
-            ("unknown sizes count as 1", frame.unsized),
-        ):
-            if names:
-                examples = ", ".join(list(names)[:_EXAMPLES]) + (", …" if len(names) > _EXAMPLES else "")
-                self.notes[f"{what} ({len(names)}): {examples}"] = None
-        if self.unknown:
-            listed = ", ".join(f"{name} ({count})" for name, count in sorted(self.unknown.items()))
-            self.notes[f"operators of unknown cost, whose arithmetic is not counted: {listed}"] = None
-
-
-def _sized(value: ir.Value | None, frame: Frame) -> Value | None:
-    if value is None:
-        return None
-    tensor, has_rank = frame.value(value, -1)
-    return tensor if has_rank else None
-
 
 def _iterations(node: ir.Node, frame: Frame) -> Size | None:
     """Return how often a body runs: the trip count of a Loop, or the length of what a Scan iterates over."""
-    attributes = frame.plain_attributes(node)
+    size: Size | None = None
+    count = frame.plain_attributes(node).get("num_scan_inputs")
     if node.op_type == "Loop" and node.inputs[0] is not None:
-        trip_count = frame.shapes.contents(node.inputs[0])
-        return _unless_vague(trip_count[0] if trip_count else None)
-    count = attributes.get("num_scan_inputs")
-    if node.op_type != "Scan" or not isinstance(count, int) or not count:
-        return None
-    shape = frame.shapes.shape(node.inputs[-count])
-    axes = cast("Sequence[int]", attributes.get("scan_input_axes", (0,)))
-    return _unless_vague(shape[axes[0]] if shape else None)
-
-
-def _unless_vague(size: Size | None) -> Size | None:
+        size = (frame.shapes.contents(node.inputs[0]) or (None,))[0]
+    elif node.op_type == "Scan" and isinstance(count, int) and count:
+        shape = frame.shapes.shape(node.inputs[-count])
+        axes = cast("Sequence[int]", frame.plain_attributes(node).get("scan_input_axes", (0,)))
+        size = shape[axes[0]] if shape else None
     return None if isinstance(size, Expr) and size.is_vague else size
 
 
 def _operands(node: ir.Node, frame: Frame) -> Iterator[ir.Value]:
     """Yield the values that a node and its bodies read, without inputs of a function that this call omits."""
-    captured = [value for _, body in bodies(node) for value in _captured(body, set())]
-    for value in (*node.inputs, *captured):
-        if value is None or (value not in frame.numbers and value.is_graph_input() and not value.is_initializer()):
-            continue
-        yield value
+    captured = (value for _, body in bodies(node) for value in _captured(body, set()))
+    for value in filter(None, (*node.inputs, *captured)):
+        if value in frame.numbers or not value.is_graph_input() or value.is_initializer():
+            yield value
 
 
 def _captured(body: ir.Graph, own: set[ir.Value]) -> Iterator[ir.Value]:

@@ -11,7 +11,7 @@ import difflib
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from itertools import chain
 from typing import Literal
@@ -26,13 +26,13 @@ from sardonyx.ir.shapes.expr import (
     Size,
     add,
     alone,
-    floor_quotient,
     multiply,
     product,
     subtract,
     total,
     value_of,
 )
+from sardonyx.records.analysis import Alive
 from sardonyx.verbs.analyze.costs.program import Operation, Program, Store, format_size
 
 
@@ -45,16 +45,6 @@ class Span(Struct, frozen=True):
     last: int
 
 
-class Alive(Struct, frozen=True):
-    """A buffer that is alive at the peak."""
-
-    buffer: int
-    name: str  # its first value
-    bytes: int
-    module: str  # the module that allocated it
-    made_by: str | None  # the operation that allocated it; None: it existed before the first
-
-
 class Peak(Struct, frozen=True):
     """The step that needs the most memory, at given sizes."""
 
@@ -65,12 +55,6 @@ class Peak(Struct, frozen=True):
     step: int | None  # None: the program has no operations
     operation: Operation | None
     alive: tuple[Alive, ...]  # largest first
-    sizes: Mapping[str, int]
-
-    @property
-    def total(self) -> int:
-        """The peak with weights and inputs."""
-        return self.bytes + self.weights + self.inputs
 
     @property
     def modules(self) -> dict[str, int]:
@@ -91,7 +75,6 @@ class Liveness(Struct, frozen=True):
     weights: Size
     inputs: Size
     spans: tuple[Span, ...]
-    granularity: int
 
     def values(self, sizes: Mapping[str, int] | None = None) -> list[int]:
         """Return the timeline in bytes at these sizes, by default the example's."""
@@ -105,49 +88,52 @@ class Liveness(Struct, frozen=True):
         numbers = self.values(chosen)
         weights, inputs = value_of(self.weights, chosen), value_of(self.inputs, chosen)
         if not numbers:
-            return Peak(0, weights, inputs, 0, None, None, (), chosen)
+            return Peak(0, weights, inputs, 0, None, None, ())
         step = max(range(len(numbers)), key=numbers.__getitem__)
         operation = self.program.operations[step]
-        workspace = value_of(_rounded(operation.workspace, self.granularity), chosen)
-        alive = sorted(self._alive(step, chosen), key=lambda buffer: (-buffer.bytes, buffer.buffer))
-        return Peak(numbers[step], weights, inputs, workspace, step, operation, tuple(alive), chosen)
-
-    def _alive(self, step: int, sizes: Mapping[str, int]) -> Iterator[Alive]:
-        names = dict[int, str]()
-        for value in self.program.values:
-            names.setdefault(value.buffer, value.name)
+        alive: list[tuple[int, Alive]] = []
         for span in self.spans:
             if span.first <= step <= span.last:
                 buffer = self.program.buffers[span.buffer]
-                creator = None if buffer.born is None else self.program.operations[buffer.born].name
-                octets = value_of(span.bytes, sizes)
-                yield Alive(span.buffer, names.get(span.buffer, ""), octets, buffer.module, creator)
+                creator = "" if buffer.born is None else self.program.operations[buffer.born].name
+                alive.append((span.buffer, Alive(value_of(span.bytes, chosen), buffer.module, creator)))
+        alive.sort(key=lambda one: (-one[1].bytes, one[0]))
+        workspace = value_of(operation.workspace, chosen)
+        return Peak(numbers[step], weights, inputs, workspace, step, operation, tuple(each for _, each in alive))
 
 
-def liveness(program: Program, *, as_run: bool = False, granularity: int = 1) -> Liveness:
+def liveness(program: Program, *, as_run: bool = False) -> Liveness:
     """Compute the live bytes at each step, in time linear in the number of operations.
 
-    Args:
-        program: The program.
-        as_run: Free buffers when the recorded run freed them, as Python does; otherwise after their last use.
-        granularity: Round every buffer up to a multiple of this (512: the blocks of the CUDA allocator).
+    With `as_run`, buffers are freed when the recorded run freed them, as Python does; otherwise after their last use.
     """
-    spans = tuple(_spans(program, as_run, granularity))
+    end = len(program.operations)  # one past the last step
+    touched: dict[int, int] = {}  # the last step that reads or writes each buffer
+    for step, operation in enumerate(program.operations):
+        for value in chain(operation.reads, operation.writes):
+            touched[program.values[value].buffer] = step
+    touched.update({program.values[value].buffer: end for value in program.outputs})
+    spans: list[Span] = []
     allocated, freed = defaultdict[int, list[Size]](list), defaultdict[int, list[Size]](list)
-    for span in spans:
-        allocated[span.first].append(span.bytes)
-        freed[span.last].append(span.bytes)
+    for index, buffer in enumerate(program.buffers):
+        if buffer.store is Store.ACTIVATION:
+            first = buffer.born or 0
+            last = touched.get(index, first) if not as_run else end if buffer.died is None else buffer.died
+            span = Span(index, buffer.bytes, first, max(first, last))
+            spans.append(span)
+            allocated[span.first].append(span.bytes)
+            freed[span.last].append(span.bytes)
     live: Size = 0
     timeline = list[Size]()
     for step, operation in enumerate(program.operations):
         live = total((live, *allocated[step]))
-        timeline.append(add(live, _rounded(operation.workspace, granularity)))
+        timeline.append(add(live, operation.workspace))
         live = subtract(live, total(freed[step]))
     weights, inputs = (
-        total(_rounded(buffer.bytes, granularity) for buffer in program.buffers if buffer.store is store)
+        total(buffer.bytes for buffer in program.buffers if buffer.store is store)
         for store in (Store.WEIGHT, Store.INPUT)
     )
-    return Liveness(program, tuple(timeline), weights, inputs, spans, granularity)
+    return Liveness(program, tuple(timeline), weights, inputs, tuple(spans))
 
 
 def thinned(values: Sequence[int], most: int = 2000) -> tuple[tuple[int, int], ...]:
@@ -177,33 +163,6 @@ def check_sizes(sizes: Mapping[str, int], dims: Iterable[str]) -> None:
             raise UsageError(f"there is no dynamic dimension {name!r}", hint=hint)
         if size < 1:
             raise UsageError(f"{name} cannot be {size}", hint="sizes start at 1")
-
-
-def _spans(program: Program, as_run: bool, granularity: int) -> Iterator[Span]:
-    end = len(program.operations)  # one past the last step
-    outputs = {program.values[value].buffer for value in program.outputs}
-    touched = _last_touch(program)
-    for index, buffer in enumerate(program.buffers):
-        if buffer.store is not Store.ACTIVATION:
-            continue
-        first = buffer.born or 0
-        if as_run:
-            last = end if buffer.died is None else buffer.died
-        else:
-            last = end if index in outputs else touched.get(index, first)
-        yield Span(index, _rounded(buffer.bytes, granularity), first, max(first, last))
-
-
-def _last_touch(program: Program) -> dict[int, int]:
-    touched = dict[int, int]()
-    for step, operation in enumerate(program.operations):
-        for value in chain(operation.reads, operation.writes):
-            touched[program.values[value].buffer] = step
-    return touched
-
-
-def _rounded(size: Size, granularity: int) -> Size:
-    return size if granularity == 1 else multiply(floor_quotient(add(size, granularity - 1), granularity), granularity)
 
 
 Box = Mapping[str, tuple[int, int]]  # dimension -> its least and greatest size, at least 1
@@ -344,11 +303,6 @@ def _function_range(kind: str, one: Range, other: Range) -> Range | None:
     return one if not one[0] <= passed <= one[1] else (min(one[0], other[0]), max(one[1], other[1]))
 
 
-def least(size: Size, box: Box) -> Number | None:
-    """Return a lower bound of an expression over the box, or None if none can be derived."""
-    return Bounds(box).least(size)
-
-
 def without_max(size: Size, most: int = 16) -> list[Size]:
     """Return at most `most` expressions whose maximum is `size`: x + max(a, b) becomes x + a and x + b."""
     done, pending = list[Size](), [size]
@@ -436,12 +390,24 @@ class PeakFunction(Struct, frozen=True):
         """
         if not self.candidates:
             return ()
-        box = _section(self.program, dim, fixed)
-        stretches = list[Stretch]()
-        for low, high, candidate in _intervals(self.candidates, dim, box):
-            if stretches and stretches[-1].candidate.step == candidate.step:
+        box, stretches = _section(self.program, dim, fixed), list[Stretch]()
+        pending = [(*box[dim], list(self.candidates))]  # intervals, the first one last, with what may be the peak there
+        for _ in range(_MAX_PIECES):
+            if not pending:
+                break
+            low, high, rivals = pending.pop()
+            start, bounds = (
+                {name: least for name, (least, _) in box.items()} | {dim: low},
+                Bounds({**box, dim: (low, high)}),
+            )
+            best = min(rivals, key=lambda rival: (-value_of(rival.bytes, start), rival.step))
+            unbeaten = [rival for rival in rivals if rival is not best and not _beats(best, rival, bounds)]
+            if unbeaten:
+                pending += [(*half, [best, *unbeaten]) for half in reversed(_halves(low, high))]
+                continue
+            if stretches and stretches[-1].candidate.step == best.step:
                 low = stretches.pop().first
-            stretches.append(Stretch(low, high, candidate))
+            stretches.append(Stretch(low, high, best))
         return tuple(stretches)
 
 
@@ -487,19 +453,14 @@ def _is_below_a_mean(one: Candidate, first: Candidate, second: Candidate, bounds
 
 
 def compare(
-    one: PeakFunction, other: PeakFunction, dim: str, fixed: Mapping[str, int] | None = None, *, percent: int = 0
+    one: PeakFunction, other: PeakFunction, dim: str, fixed: Mapping[str, int] | None = None
 ) -> tuple[SizeComparison, ...]:
     """Return at which sizes of `dim` the first program needs less memory than the second, equally much, or more.
 
-    Args:
-        one: The first program.
-        other: The second program.
-        dim: The dimension that varies.
-        fixed: Sizes of the other dimensions, by default the example's.
-        percent: Differences up to this count as equal.
+    The sizes of other dimensions are fixed, by default at the example's.
     """
     box = {**_section(other.program, dim, fixed), **_section(one.program, dim, fixed)}
-    ones, others = (_scaled(function, percent) for function in (one, other))
+    ones, others = ([part.bytes for part in function.candidates] or [0] for function in (one, other))
     comparisons = list[SizeComparison]()
     pending = [box[dim]]
     for _ in range(_MAX_PIECES):
@@ -516,25 +477,17 @@ def compare(
     return tuple(comparisons)
 
 
-_Scaled = tuple[Sequence[Size], Sequence[Size]]  # a peak's expressions times 100, and times 100 + percent
-
-
-def _scaled(function: PeakFunction, percent: int) -> _Scaled:
-    sizes = [candidate.bytes for candidate in function.candidates] or [0]
-    return [multiply(size, 100) for size in sizes], [multiply(size, 100 + percent) for size in sizes]
-
-
-def _order(ones: _Scaled, others: _Scaled, bounds: Bounds) -> Order | None:
+def _order(ones: Sequence[Size], others: Sequence[Size], bounds: Bounds) -> Order | None:
     """Return how the maxima compare everywhere in the box, or None if there is no proof."""
 
     def is_above(high: Sequence[Size], low: Sequence[Size], by: int) -> bool:
         return any(all(_is_above(top, under, bounds, by) for under in low) for top in high)
 
-    if is_above(ones[0], others[1], 1):
+    if is_above(ones, others, 1):
         return "more"
-    if is_above(others[0], ones[1], 1):
+    if is_above(others, ones, 1):
         return "less"
-    return "equal" if is_above(ones[1], others[0], 0) and is_above(others[1], ones[0], 0) else None
+    return "equal" if is_above(ones, others, 0) and is_above(others, ones, 0) else None
 
 
 def _section(program: Program, dim: str, fixed: Mapping[str, int] | None) -> dict[str, tuple[int, int]]:
@@ -542,29 +495,9 @@ def _section(program: Program, dim: str, fixed: Mapping[str, int] | None) -> dic
     return {name: (size, size) for name, size in sizes.items()} | {dim: (1, LIMIT)}
 
 
-def _intervals(candidates: Sequence[Candidate], dim: str, box: Box) -> Iterator[tuple[int, int, Candidate]]:
-    """Yield intervals of the dimension in order, each with the step that is the peak in all of it."""
-    pending = [(*box[dim], list(candidates))]
-    for _ in range(_MAX_PIECES):
-        if not pending:
-            return
-        low, high, rivals = pending.pop()
-        piece = {**box, dim: (low, high)}
-        best, bounds = _winner(rivals, {name: first for name, (first, _) in piece.items()}), Bounds(piece)
-        unbeaten = [rival for rival in rivals if rival is not best and not _beats(best, rival, bounds)]
-        if not unbeaten:
-            yield low, high, best
-            continue
-        pending += [(*half, [best, *unbeaten]) for half in reversed(_halves(low, high))]
-
-
 def _halves(low: int, high: int) -> list[tuple[int, int]]:
     middle = (low + high) // 2
     return [(low, middle), (middle + 1, high)]
-
-
-def _winner(candidates: Sequence[Candidate], sizes: Mapping[str, int]) -> Candidate:
-    return min(candidates, key=lambda candidate: (-value_of(candidate.bytes, sizes), candidate.step))
 
 
 def _beats(one: Candidate, other: Candidate, bounds: Bounds) -> bool:
