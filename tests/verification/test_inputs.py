@@ -177,7 +177,7 @@ SYMBOLS = st.sampled_from(["batch", "seq", "past", "heads"])
 def test_every_dynamic_dim_gets_two_sizes_and_one_size_a_name(shapes: list[list[int | str | None]]) -> None:
     dims = dims_of(*shapes)
     for rule in dims.rules():
-        rounds = [rule(r) for r in range(3)]
+        rounds = [rule(r, {}) for r in range(3)]
         for name in dims.names:
             assert len({sizes[name] for sizes in rounds}) > 1
         for index, shape in enumerate(shapes):
@@ -191,7 +191,7 @@ def test_a_dim_that_is_a_sum_is_the_sum() -> None:
     dims = dims_of(["batch", "past + seq"], ["batch", "seq"], ["batch", "past"])
     assert dims.names == ["batch", "seq", "past"] or set(dims.names) == {"batch", "seq", "past"}
     for round_ in range(3):
-        sizes = next(dims.rules())(round_)
+        sizes = next(dims.rules())(round_, {})
         assert dims.shape("v0", sizes) == (sizes["batch"], sizes["past"] + sizes["seq"])
 
 

@@ -18,14 +18,13 @@ import ast
 import functools
 import itertools
 import math
-import operator
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from typing import Protocol
 
 import onnx_ir as ir
 from msgspec import Struct
+from msgspec.structs import replace
 
 from sardonyx.inputs.requirements import Requirements, atom_name
 from sardonyx.ir.facts import Facts
@@ -60,25 +59,21 @@ class Footprint(Struct, frozen=True):
         """Read the shapes of a model whose dynamic dimensions have these names."""
         atoms = frozenset(atom_name(name) for name in names)
 
-        def is_known(dim: Size) -> bool:
-            return isinstance(dim, int) or atoms.issuperset(expr.names_in((dim,)))
-
         def known(shapes: Iterable[Shape | None]) -> list[Shape]:
             """Return the shapes without the dimensions that depend on values."""
-            return [tuple(filter(is_known, shape or ())) for shape in shapes]
+            return [tuple(dim for dim in shape or () if atoms.issuperset(expr.names_in((dim,)))) for shape in shapes]
 
         nodes = list(_nodes(facts.model.graph, facts))
         typical = dict.fromkeys(atoms, _TYPICAL_SIZE)
         computed = dict.fromkeys(known(facts.shape(value) for node, _ in nodes for value in node.outputs))
         values = sorted(computed, key=lambda shape: _elements(shape, typical), reverse=True)
         loops = Counter(known((*steps, *shape) for node, steps in nodes for shape in _loops(node, facts)))
-        unlimited = cls(
-            tuple(known(map(facts.shape, inputs))), tuple(values[:_EVALUATED_SHAPES]), tuple(loops.items()), ()
-        )
+        largest = tuple(values[:_EVALUATED_SHAPES])
+        unlimited = cls(tuple(known(map(facts.shape, inputs))), largest, tuple(loops.items()), ())
         least = unlimited._count(dict.fromkeys(names, 1))
         usual = (MOST_INPUT_ELEMENTS, MOST_VALUE_ELEMENTS, MOST_WORK)
         limits = tuple(max(most, count + min(count, most)) for most, count in zip(usual, least, strict=True))
-        return cls(unlimited.inputs, unlimited.values, unlimited.loops, limits)
+        return replace(unlimited, limits=limits)
 
     def fits(self, sizes: Mapping[str, int]) -> bool:
         """Return whether a trial is within the limits if the dynamic dimensions have these sizes."""
@@ -107,55 +102,44 @@ _UNLIMITED = Footprint((), (), (), (0, 0, 0))
 
 
 def _nodes(graph: ir.Graph | ir.Function, facts: Facts, steps: Shape = ()) -> Iterator[tuple[ir.Node, Shape]]:
-    """Yield all nodes, also those in bodies, with the numbers of steps of the Scans around them."""
+    """Yield all nodes, also those in bodies, with the numbers of steps of the Scans around them, if they are known."""
     for node in graph:
         yield node, steps
+        own, scanned = steps, node.attributes.get_int("num_scan_inputs", 0)
+        if node.op_type == "Scan" and 0 < scanned <= len(node.inputs):
+            axis = (node.attributes.get_ints("scan_input_axes") or [0])[0]
+            shape = facts.shape(node.inputs[-scanned]) or ()
+            own = (*steps, shape[axis]) if -len(shape) <= axis < len(shape) else steps
         for _, body in bodies(node):
-            yield from _nodes(body, facts, (*steps, *_steps(node, facts)))
+            yield from _nodes(body, facts, own)
 
 
-def _steps(node: ir.Node, facts: Facts) -> Shape:
-    """Return the number of steps of a Scan, and nothing for other nodes and unknown numbers."""
-    scanned = node.attributes.get_int("num_scan_inputs", 0)
-    if node.op_type != "Scan" or not 0 < scanned <= len(node.inputs):
-        return ()
-    axis = (node.attributes.get_ints("scan_input_axes") or [0])[0]
-    shape = facts.shape(node.inputs[-scanned]) or ()
-    return (shape[axis],) if -len(shape) <= axis < len(shape) else ()
-
-
-def _loops(node: ir.Node, facts: Facts) -> Iterator[Shape]:
-    """Yield all dimensions that a node runs over: those of its results, and those that are summed."""
-    shapes = [facts.shape(value) for value in node.inputs]
+def _loops(node: ir.Node, facts: Facts) -> list[Shape]:
+    """Return all dimensions that a node runs over: those of its results, and those that are summed."""
+    shapes, results = [facts.shape(value) for value in node.inputs], [facts.shape(value) for value in node.outputs]
     first, second = [*shapes, None, None][:2]
-    result = facts.shape(node.outputs[0]) if node.outputs else None
-    if first is None or second is None or result is None:
-        yield from (facts.shape(value) or () for value in node.outputs)
-        return
-    match node.op_type:
-        case "MatMul" | "MatMulInteger" | "FusedMatMul" | "Gemm":
-            summed = -2 if node.attributes.get_int("transA", 0) and len(first) > 1 else -1
-            yield (*result, *first[summed:][:1])
-        case "Conv" | "ConvInteger":
-            yield (*result, *second[1:])
-        case "ConvTranspose":
-            yield (*first, *second[1:])
-        case "Einsum":
-            yield from _einsum_product(node.attributes.get_string("equation", ""), shapes)
-        case "Attention":  # queries × keys, and as many × values
-            yield (2, *first, *second[-2:-1])
-        case _:
-            yield from (facts.shape(value) or () for value in node.outputs)
-
-
-def _einsum_product(equation: str, shapes: Sequence[Shape | None]) -> Iterator[Shape]:
-    """Yield every dimension of an Einsum once, as far as its terms have no ellipsis."""
-    terms = equation.replace(" ", "").partition("->")[0].split(",")
-    labelled: dict[str, Size] = {}
-    for term, shape in zip(terms, shapes, strict=False):
-        if shape is not None and len(term) == len(shape):
-            labelled.update(zip(term, shape, strict=True))
-    yield tuple(labelled.values())
+    result = results[0] if results else None
+    if first is not None and second is not None and result is not None:
+        match node.op_type:
+            case "MatMul" | "MatMulInteger" | "FusedMatMul" | "Gemm":
+                summed = -2 if node.attributes.get_int("transA", 0) and len(first) > 1 else -1
+                return [(*result, *first[summed:][:1])]
+            case "Conv" | "ConvInteger":
+                return [(*result, *second[1:])]
+            case "ConvTranspose":
+                return [(*first, *second[1:])]
+            case "Einsum":  # every dimension once, as far as its terms have no ellipsis
+                terms = node.attributes.get_string("equation", "").replace(" ", "").partition("->")[0].split(",")
+                labelled: dict[str, Size] = {}
+                for term, shape in zip(terms, shapes, strict=False):
+                    if shape is not None and len(term) == len(shape):
+                        labelled.update(zip(term, shape, strict=True))
+                return [tuple(labelled.values())]
+            case "Attention":  # queries × keys, and as many × values
+                return [(2, *first, *second[-2:-1])]
+            case _:
+                pass
+    return [shape or () for shape in results]
 
 
 def _elements(shape: Shape, sizes: Mapping[str, int], least: int = 0) -> int:
@@ -165,13 +149,6 @@ def _elements(shape: Shape, sizes: Mapping[str, int], least: int = 0) -> int:
         return 0
 
 
-_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: lambda a, b: a // b,
-    ast.Mod: operator.mod,
-}
 _SYMBOLIC: dict[type[ast.operator], Callable[[Size, Size], Size]] = {
     ast.Add: expr.add,
     ast.Sub: expr.subtract,
@@ -192,14 +169,7 @@ _SWEEPS = 3  # rounds of adjusting every dimension in turn
 
 Sizes = Mapping[str, int]
 _NONE: Sizes = {}
-
-
-class SizeRule(Protocol):
-    """A rule that assigns sizes to the symbols; they differ between rounds, and some may be pinned."""
-
-    def __call__(self, round_: int, pinned: Sizes = _NONE) -> dict[str, int]:
-        """Return the size of every symbol."""
-        ...
+SizeRule = Callable[[int, Sizes], dict[str, int]]  # from a round, and pinned sizes, to the size of every symbol
 
 
 class DynamicDims:
@@ -219,19 +189,18 @@ class DynamicDims:
         self.others: list[str] = []
         for value in inputs:
             name, declared = value.name or "", declared_shape(value)
-            if declared is None:
-                self._shapes[name] = None
-                continue
             # some exporters write -1 for "any size"
-            shape = tuple(
-                f"{name}[{axis}]" if dim is None or dim == "" or (isinstance(dim, int) and dim < 0) else dim
-                for axis, dim in enumerate(declared)
+            self._shapes[name] = (
+                None
+                if declared is None
+                else tuple(
+                    f"{name}[{axis}]" if dim is None or dim == "" or (isinstance(dim, int) and dim < 0) else dim
+                    for axis, dim in enumerate(declared)
+                )
             )
-            self._shapes[name] = shape
         shapes = [shape for shape in self._shapes.values() if shape is not None]
-        self.formulas = (
-            _formulas({dim for shape in shapes for dim in shape if isinstance(dim, str)}) if formulas else {}
-        )
+        dims = {dim for shape in shapes for dim in shape if isinstance(dim, str)}
+        self.formulas = _formulas(dims) if formulas else {}
         for shape in shapes:
             for axis, dim in enumerate(shape):
                 if isinstance(dim, str) and dim not in self.formulas and dim not in self.names:
@@ -247,26 +216,21 @@ class DynamicDims:
         declared = self._shapes[name]
         if declared is None:
             return (2, 3, 4, 5)[: _RANKS[attempt % len(_RANKS)]]
-        return tuple(max(self._size(dim, sizes), 0) for dim in declared)
-
-    def _size(self, dim: int | str, sizes: Mapping[str, int]) -> int:
-        if isinstance(dim, int):
-            return dim
-        return sizes[dim] if dim in sizes else _compute(self.formulas[dim], sizes)  # a formula may be pinned
+        # a formula may be pinned
+        numbers = (dim if isinstance(dim, int) else sizes.get(dim) for dim in declared)
+        pairs = zip(declared, numbers, strict=True)
+        return tuple(_compute(self.formulas[str(dim)], sizes) if size is None else max(size, 0) for dim, size in pairs)
 
     def broken_formulas(self, sizes: Sizes) -> list[tuple[str, int]]:
         """Return a size other than its formula gives for each dimension with a name such as "past + seq"."""
-        return [(name, max(_compute(tree, sizes), 0) + 1) for name, tree in self.formulas.items()]
+        return [(name, _compute(formula, sizes) + 1) for name, formula in self.formulas.items()]
 
     def symbolic(self, name: str) -> tuple[Size, ...] | None:
         """Return the shape of an input as symbolic sizes, or None if the rank is not declared."""
         declared = self._shapes[name]
         if declared is None:
             return None
-        return tuple(
-            _symbolic(self.formulas[dim]) if dim in self.formulas else dim if isinstance(dim, int) else expr.symbol(dim)
-            for dim in declared
-        )
+        return tuple(dim if isinstance(dim, int) else self.formulas.get(dim, expr.symbol(dim)) for dim in declared)
 
     def declared(self, name: str) -> tuple[int | str, ...] | None:
         """Return the dimensions of an input, each a size, a name or a formula; None if the rank is not declared."""
@@ -313,16 +277,14 @@ class DynamicDims:
         guesses = [((2, 64), (1, 96), (1, 128)), ((1, 224), (2, 256)), ((4, 4), (8, 8), (6, 6)), ((1, 1), (2, 2))]
         guesses += [((1, length), (2, length + length // 4)) for length in _LAST_RESORTS]
         fixed = [functools.partial(self._fixed, rounds=rounds) for rounds in guesses]
-        if self.batch and (states := self._batches_of_states()):
+        # the middle dimension of layers × batch × size may be the batch of a recurrent state
+        shapes = [shape for shape in self._shapes.values() if shape is not None and len(shape) == 3]
+        middle = {dim for layers, dim, size in shapes if isinstance(layers, int) and isinstance(size, int)}
+        if self.batch and not middle.isdisjoint(self.others):
+            states = [name for name in self.others if name in middle]
             for rule in (self._independent, *fixed):
                 yield functools.partial(self._with_states, rule=rule, states=states)
         yield from fixed
-
-    def _batches_of_states(self) -> list[str]:
-        """Return the dimensions that may be the batch of a recurrent state: the middle one of layers × batch × size."""
-        shapes = (shape for shape in self._shapes.values() if shape is not None and len(shape) == 3)
-        middle = {dim for layers, dim, size in shapes if isinstance(layers, int) and isinstance(size, int)}
-        return [name for name in self.others if name in middle]
 
     def _with_states(
         self, round_: int, pinned: Sizes = _NONE, *, rule: SizeRule, states: Sequence[str]
@@ -366,28 +328,26 @@ class DynamicDims:
         Returns:
             The best sizes, None if no start fits, and whether sizes that do not fit violate fewer requirements.
         """
-        best, fewest, blocked = None, sys.maxsize, False
-        for start in starts:
-            count = requirements.violated(start)
-            if count < fewest and not fits(start):
+        best: dict[str, int] | None = None
+        fewest, blocked = sys.maxsize, False
+
+        def choices() -> Iterator[dict[str, int]]:
+            yield from starts
+            for _ in range(_SWEEPS if best is not None else 0):
+                before = fewest
+                for name in [name for name in self.names if name not in pinned]:
+                    for size in self._candidates(best or {}, name, requirements):
+                        yield (best or {}) | {name: size}
+                if fewest == before:
+                    return
+
+        for choice in choices():
+            count = requirements.violated(choice)
+            if count < fewest and not fits(choice):
                 blocked = True
             elif count < fewest:
-                best, fewest = start, count
+                best, fewest = choice, count
             if fewest == 0:
-                return best, blocked
-        for _ in range(_SWEEPS if best is not None else 0):
-            before = fewest
-            for name in [name for name in self.names if name not in pinned]:
-                for size in self._candidates(best or {}, name, requirements):
-                    tried = (best or {}) | {name: size}
-                    count = requirements.violated(tried)
-                    if count < fewest and not fits(tried):
-                        blocked = True
-                    elif count < fewest:
-                        best, fewest = tried, count
-                    if fewest == 0:
-                        return best, blocked
-            if fewest == before:
                 break
         return best, blocked
 
@@ -456,23 +416,23 @@ def _parse(text: str) -> ast.expr | None:
 
 def _is_arithmetic(node: ast.expr) -> bool:
     if isinstance(node, ast.BinOp):
-        return type(node.op) in _OPERATORS and _is_arithmetic(node.left) and _is_arithmetic(node.right)
+        return type(node.op) in _SYMBOLIC and _is_arithmetic(node.left) and _is_arithmetic(node.right)
     return isinstance(node, ast.Name) or (isinstance(node, ast.Constant) and isinstance(node.value, int))
 
 
-def _formulas(names: Set[str]) -> dict[str, ast.expr]:
-    """Return the names that are formulas of other names among them, with the formula."""
-    trees = {name: tree for name in names if (tree := _parse(name)) is not None}
+def _formulas(names: Set[str]) -> dict[str, Size]:
+    """Return the names that are formulas of other names among them, as symbolic sizes."""
+    trees = {name: tree for name in sorted(names) if (tree := _parse(name)) is not None}
     plain = names - trees.keys()
-    return {name: tree for name, tree in sorted(trees.items()) if _symbols(tree) <= plain}
+    return {name: _symbolic(tree) for name, tree in trees.items() if _symbols(tree) <= plain}
 
 
 def with_formulas(sizes: Sizes) -> dict[str, int]:
     """Return sizes in which a dimension named as a formula of others, such as "past + seq", has the size of it."""
     plain = {name.strip("'"): size for name, size in sizes.items()}  # names that are no identifiers are quoted
-    trees = _formulas(plain.keys())
+    formulas = _formulas(plain.keys())
     return {
-        name: max(_compute(tree, plain), 0) if (tree := trees.get(name.strip("'"))) is not None else size
+        name: _compute(formulas[name.strip("'")], plain) if name.strip("'") in formulas else size
         for name, size in sizes.items()
     }
 
@@ -489,12 +449,8 @@ def _symbolic(node: ast.expr) -> Size:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, int) else 0
 
 
-def _compute(node: ast.expr, sizes: Mapping[str, int]) -> int:
-    if isinstance(node, ast.BinOp):
-        right = _compute(node.right, sizes)
-        if right == 0 and isinstance(node.op, (ast.FloorDiv, ast.Mod)):
-            return 0
-        return _OPERATORS[type(node.op)](_compute(node.left, sizes), right)
-    if isinstance(node, ast.Name):
-        return sizes[node.id]
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, int) else 0
+def _compute(formula: Size, sizes: Mapping[str, int]) -> int:
+    try:
+        return max(expr.value_of(formula, sizes), 0)
+    except ZeroDivisionError:
+        return 0
