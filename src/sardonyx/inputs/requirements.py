@@ -145,9 +145,19 @@ class Requirements(Struct):
         elif op in _RESHAPES and result is not None and shapes[0] is not None:
             self.require("same", shapes[0], result)
         elif op == "Concat":
-            self._require_alike(node, shapes)
-        elif op == "Einsum":
-            self._require_letters(node, shapes)
+            axis = node.attributes.get_int("axis", 0)
+            alike = [shape for shape in shapes if shape is not None and len(shape) == len(shapes[0] or ())]
+            for shape in alike if shapes[0] else ():
+                for place, (one, other) in enumerate(zip(shapes[0] or (), shape, strict=True)):
+                    if place != axis % len(shape):
+                        self.require("same", (one,), (other,))
+        elif op == "Einsum":  # dimensions with the same letter are equal
+            seen: dict[str, Size] = {}
+            terms = node.attributes.get_string("equation", "").replace(" ", "").partition("->")[0].split(",")
+            for term, shape in zip(terms, shapes, strict=False):
+                if shape is not None and len(term) == len(shape) and term.isalpha():
+                    for letter, dim in zip(term, shape, strict=True):
+                        self.equal(seen.setdefault(letter, dim), dim)
         elif op in ("TopK", "Gather") and len(node.inputs) > 1:  # a constant index is within the dimension
             places = self.facts.ints(node.inputs[1])
             dim = _dim(shapes, 0, node.attributes.get_int("axis", -1 if op == "TopK" else 0))
@@ -188,31 +198,12 @@ class Requirements(Struct):
         if one is not None and other is not None:
             self.require("same", (one,), (other,))
 
-    def _require_letters(self, node: ir.Node, shapes: Sequence[Shape | None]) -> None:
-        """Require that dimensions with the same letter in the equation of an Einsum are equal."""
-        seen: dict[str, Size] = {}
-        terms = node.attributes.get_string("equation", "").replace(" ", "").partition("->")[0].split(",")
-        for term, shape in zip(terms, shapes, strict=False):
-            if shape is not None and len(term) == len(shape) and term.isalpha():
-                for letter, dim in zip(term, shape, strict=True):
-                    self.equal(seen.setdefault(letter, dim), dim)
-
     def _require_broadcast(self, shapes: Iterable[Shape | None]) -> None:
         """Require equal dimensions, except constant ones of 1: a dynamic dimension should not broadcast by chance."""
         reversed_shapes = [shape[::-1] for shape in shapes if shape is not None]
         for first, second in itertools.pairwise(reversed_shapes):
             for one, other in zip(first, second, strict=False):
                 if 1 not in (one, other):
-                    self.require("same", (one,), (other,))
-
-    def _require_alike(self, node: ir.Node, shapes: list[Shape | None]) -> None:
-        first = shapes[0]
-        axis = node.attributes.get_int("axis", 0)
-        for shape in shapes[1:]:
-            if first is None or shape is None or len(shape) != len(first):
-                continue
-            for place, (one, other) in enumerate(zip(first, shape, strict=True)):
-                if place != axis % len(first) and one != other:
                     self.require("same", (one,), (other,))
 
 
@@ -256,7 +247,6 @@ _PASSES = _MOVES | ARITHMETIC | {
     "NonZero", "Range", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum", "Where",
 }  # fmt: skip
 _KEEPS = _MOVES | {"Range", "Concat"}  # after these a position is still the same position
-_WINDOWED = {"GroupQueryAttention": ("local_window_size",)}
 _NO_LIMIT = 1 << 24  # a larger number means "no limit"
 _READ_ELEMENTS = 64  # larger constants are not read
 
@@ -287,12 +277,9 @@ class _Walk(Struct):
 
     facts: Facts
     names: dict[str, str]  # the name in symbolic sizes → the name declared by the inputs
-    compared: dict[str, set[int]] = field(default_factory=dict[str, set[int]])
-    rows: dict[str, set[int]] = field(default_factory=dict[str, set[int]])
-    exact: dict[str, set[int]] = field(default_factory=dict[str, set[int]])
-    of: dict[ir.Value, tuple[frozenset[str], bool]] = field(
-        default_factory=dict[ir.Value, tuple[frozenset[str], bool]]
-    )  # the dimensions that a value is computed from, and whether it is an unchanged position
+    found: dict[tuple[str, str], set[int]] = field(default_factory=dict[tuple[str, str], set[int]])  # by kind and name
+    # the dimensions that a value is computed from, and whether it is an unchanged position
+    of: dict[ir.Value, tuple[frozenset[str], bool]] = field(default_factory=dict[ir.Value, tuple[frozenset[str], bool]])
 
     def visit(self, graph: ir.Graph) -> None:
         for node in graph:
@@ -303,85 +290,70 @@ class _Walk(Struct):
                 self.visit(body)
 
     def _visit(self, node: ir.Node) -> None:
-        op = node.op_type
+        op, shape = node.op_type, (self.facts.shape(node.inputs[0]) if node.inputs else None) or ()
         operands = node.inputs[:1] if op in _MOVES else node.inputs
         sized = [self.of[value] for value in operands if value is not None and value in self.of]
-        if op in READS_SHAPE:
-            self._start(node)
+        if op in READS_SHAPE or (op == "CumSum" and not sized):
+            if op == "CumSum":  # a running sum of a mask counts positions
+                axes = self.facts.ints(node.inputs[1]) or ()
+                names = self._named(shape[axis] for axis in axes[:1] if -len(shape) <= axis < len(shape))
+            else:
+                names = self._contained(node.outputs[0]) or self._named(shape)
+            if names:
+                self.of[node.outputs[0]] = (names, True)
             return
-        if op == "CumSum" and not sized:
-            self._count(node)
-            return
-        if op == "Slice":
-            self._crop(node)
+        if op == "Slice" and shape:
+            self._crop(node, shape)
         if op == "Trilu":
-            self._compare(node, self._named((self.facts.shape(node.inputs[0]) or ())[-2:]))
-        for attribute in _WINDOWED.get(op, ()):
-            self._windowed(node, attribute)
-        self._look_up(node)
-        if not sized:
-            return
+            self._compare(node, self._named(shape[-2:]))
+        if op == "GroupQueryAttention" and "local_window_size" in node.attributes:
+            self._note("compared", self._named(shape[1:]), [node.attributes["local_window_size"].as_int()])
+        if op in ("Gather", "GatherElements"):
+            self._look_up(node, shape)
         dims = frozenset[str]().union(*(names for names, _ in sized))
-        if op in _COMPARES:
+        if sized and op in _COMPARES:
             self._compare(node, dims)
-        if op in _PASSES:
+        if sized and op in _PASSES:
             plain = op in _KEEPS and all(unchanged for _, unchanged in sized)
             for output in node.outputs:
                 self.of[output] = (self._contained(output) or dims, plain)
 
-    def _start(self, node: ir.Node) -> None:
-        shape = self.facts.shape(node.inputs[0])
-        names = self._contained(node.outputs[0]) or self._named(shape or ())
-        if names:
-            self.of[node.outputs[0]] = (names, True)
-
-    def _count(self, node: ir.Node) -> None:
-        """Record that a running sum of a mask counts positions."""
-        shape, axis = self.facts.shape(node.inputs[0]), self.facts.ints(node.inputs[1])
-        if shape and axis and -len(shape) <= axis[0] < len(shape) and (names := self._named((shape[axis[0]],))):
-            self.of[node.outputs[0]] = (names, True)
-
     def _contained(self, value: ir.Value) -> frozenset[str]:
-        """Return the dimensions in a small tensor of sizes, which are fewer than all of the shape it came from."""
-        contents = self.facts.contents(value)
-        if contents is None:
-            return frozenset()
-        sizes = [size for size in contents if size is not None]
-        for size in sizes:
-            self._note_limits(size)
-        return self._named(sizes)
+        """Return the dimensions in a small tensor of sizes, which are fewer than all of the shape it came from.
 
-    def _note_limits(self, size: Size) -> None:
-        """Record the number of a size that is a minimum or maximum with a number."""
-        if isinstance(size, Expr):
-            for atom in {atom for atoms, _ in size.terms for atom in atoms if atom.kind in ("min", "max")}:
-                numbers = [number for arg in atom.args for number in numbers_in(arg)]
-                self._note(self.compared, self._named(atom.args), numbers)
+        The number of a size that is a minimum or maximum with a number is recorded.
+        """
+        sizes = [size for size in self.facts.contents(value) or () if size is not None]
+        monomials = [atoms for size in sizes if isinstance(size, Expr) for atoms, _ in size.terms]
+        for atom in {atom for atoms in monomials for atom in atoms if atom.kind in ("min", "max")}:
+            numbers = [number for arg in atom.args for number in numbers_in(arg)]
+            self._note("compared", self._named(atom.args), numbers)
+        return self._named(sizes)
 
     def _named(self, sizes: Iterable[Size]) -> frozenset[str]:
         return frozenset(self.names[name] for name in expr.names_in(sizes) if name in self.names)
 
-    def _note(self, where: dict[str, set[int]], dims: Iterable[str], numbers: Iterable[float]) -> None:
+    def _note(self, kind: str, dims: Iterable[str], numbers: Iterable[float]) -> None:
         sizes = {abs(int(number)) for number in numbers if abs(number) < _NO_LIMIT}
         for dim in dims:
-            where.setdefault(dim, set()).update(size for size in sizes if size > 1)
-
-    def _constants(self, node: ir.Node) -> Iterator[float]:
-        for value in node.inputs:
-            array = self.facts.array(_uncast(value))
-            if array is not None and 0 < array.size <= _READ_ELEMENTS and array.dtype.kind in "iuf":
-                yield from (float(number) for number in array.reshape(-1))
+            self.found.setdefault((kind, dim), set()).update(size for size in sizes if size > 1)
 
     def _compare(self, node: ir.Node, dims: frozenset[str]) -> None:
-        numbers = list(self._constants(node))
-        self._note(self.compared, dims, numbers)
+        numbers: list[float] = []
+        for value in node.inputs:
+            producer = value.producer() if value is not None else None
+            array = self.facts.array(
+                producer.inputs[0] if producer is not None and producer.op_type == "Cast" else value
+            )
+            if array is not None and 0 < array.size <= _READ_ELEMENTS and array.dtype.kind in "iuf":
+                numbers += map(float, array.reshape(-1))
+        self._note("compared", dims, numbers)
         if node.op_type in ("Equal", "Mod"):
-            self._note(self.exact, dims, numbers)
+            self._note("exact", dims, numbers)
 
-    def _crop(self, node: ir.Node) -> None:
+    def _crop(self, node: ir.Node, shape: Shape) -> None:
         """Record a slice of a dynamic axis with constant bounds, or of a constant table with dynamic bounds."""
-        shape = self.facts.shape(node.inputs[0])
-        if shape is None or len(node.inputs) < 3:
+        if len(node.inputs) < 3:
             return
         axes = self.facts.contents(node.inputs[3]) if len(node.inputs) > 3 else tuple(range(len(shape)))
         ends, starts = (self.facts.contents(value) for value in (node.inputs[2], node.inputs[1]))
@@ -391,30 +363,17 @@ class _Walk(Struct):
             size = shape[axis]
             for bound in (bounds[place] for bounds in (starts, ends) if bounds and place < len(bounds)):
                 if isinstance(bound, int):
-                    self._note(self.compared, self._named((size,)), [bound])
+                    self._note("compared", self._named((size,)), [bound])
                 elif bound is not None and isinstance(size, int) and self.facts.tensor(node.inputs[0]) is not None:
-                    self._note(self.rows, self._named((bound,)), [size])
+                    self._note("rows", self._named((bound,)), [size])
 
-    def _look_up(self, node: ir.Node) -> None:
+    def _look_up(self, node: ir.Node, table: Shape) -> None:
         """Record a lookup of positions in a table of constant size."""
-        index = node.inputs[1] if node.op_type in ("Gather", "GatherElements") and len(node.inputs) > 1 else None
-        if index is None or index not in self.of or not (table := self.facts.shape(node.inputs[0])):
-            return
-        axis = node.attributes.get_int("axis", 0)
+        index, axis = node.inputs[1] if len(node.inputs) > 1 else None, node.attributes.get_int("axis", 0)
         rows = table[axis] if -len(table) <= axis < len(table) else None
-        dims, plain = self.of[index]
-        if isinstance(rows, int):
-            self._note(self.rows if plain else self.compared, dims, [rows])
-
-    def _windowed(self, node: ir.Node, attribute: str) -> None:
-        shape = self.facts.shape(node.inputs[0])
-        if attribute in node.attributes and shape:
-            self._note(self.compared, self._named(shape[1:]), [node.attributes[attribute].as_int()])
-
-
-def _uncast(value: ir.Value | None) -> ir.Value | None:
-    node = value.producer() if value is not None else None
-    return node.inputs[0] if node is not None and node.op_type == "Cast" else value
+        if index is not None and index in self.of and isinstance(rows, int):
+            dims, plain = self.of[index]
+            self._note("rows" if plain else "compared", dims, [rows])
 
 
 def find_bounds(facts: Facts, names: Iterable[str]) -> dict[str, Bounds]:
@@ -422,11 +381,11 @@ def find_bounds(facts: Facts, names: Iterable[str]) -> dict[str, Bounds]:
     walk = _Walk(facts, {atom_name(name): name for name in names})
     walk.visit(facts.model.graph)
 
-    def sizes(table: dict[str, set[int]], name: str) -> tuple[int, ...]:
-        return tuple(sorted(table.get(name, ())))
+    def numbers(kind: str, name: str) -> tuple[int, ...]:
+        return tuple(sorted(walk.found.get((kind, name), ())))
 
     return {
-        name: Bounds(sizes(walk.compared, name), sizes(walk.rows, name), sizes(walk.exact, name))
+        name: Bounds(numbers("compared", name), numbers("rows", name), numbers("exact", name))
         for name in walk.names.values()
     }
 
@@ -435,7 +394,6 @@ def find_bounds(facts: Facts, names: Iterable[str]) -> dict[str, Bounds]:
 # axis the outer taps of a window only meet padding, so that their weights have no effect.
 
 _HAS_TAPS = CONVOLUTIONS - {"ConvTranspose"} | QUANTIZED_CONVOLUTIONS | POOLS
-_WEIGHT = {"QLinearConv": 3}  # the operand with the weight, if not the second
 # Tried in turn; models that halve an axis accept these.
 _WINDOW_LENGTHS = (*range(32, 1025, 32), *(1024 << step for step in range(1, 9)))
 
@@ -476,7 +434,7 @@ def _windows(facts: Facts, node: ir.Node) -> Iterator[Window]:
     shape = facts.shape(node.inputs[0])
     kernel: Sequence[Size | None] | None = node.attributes.get_ints("kernel_shape")
     if kernel is None and node.op_type not in POOLS:
-        weight = facts.shape(node.inputs[_WEIGHT.get(node.op_type, 1)])
+        weight = facts.shape(node.inputs[_CONV_WEIGHTS.get(node.op_type, 1)])
         kernel = weight[2:] if weight is not None else None
     if shape is None or kernel is None or len(kernel) != len(shape) - 2:
         return
