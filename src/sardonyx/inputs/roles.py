@@ -10,7 +10,7 @@ input x through invertible operators f to a comparison of f(x) with a constant c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Protocol, TypeVar
 
@@ -65,14 +65,24 @@ _ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
 }
 _WORDS = ("keys_strings", "cats_strings", "pool_strings", "string_vocabulary")
 _LOOKS_UP = frozenset(("OneHotEncoder", "LabelEncoder"))
-_INVERSES: Mapping[str, Callable[[float], float]] = {
-    "Neg": lambda c: -c,
-    "Sqrt": lambda c: c * c,
-    "Exp": lambda c: math.log(c) if c > 0 else math.nan,
-    "Log": lambda c: math.exp(c) if c < 80 else math.nan,
-    "Sigmoid": lambda c: math.log(c / (1 - c)) if 0 < c < 1 else math.nan,
-    "Tanh": lambda c: math.atanh(c) if -1 < c < 1 else math.nan,
-    "Reciprocal": lambda c: 1 / c if c else math.nan,
+_UNARY = frozenset(("Neg", "Sqrt", "Exp", "Log", "Sigmoid", "Tanh", "Reciprocal"))
+# From a constant c and y to x such that f(x, c) = y; "Subfrom" is c - x.
+_INVERSES: Mapping[str, Callable[[float, float], float]] = {
+    "Neg": lambda _, y: -y,
+    "Sqrt": lambda _, y: y * y,
+    "Exp": lambda _, y: math.log(y) if y > 0 else math.nan,
+    "Log": lambda _, y: math.exp(y) if y < 80 else math.nan,
+    "Sigmoid": lambda _, y: math.log(y / (1 - y)) if 0 < y < 1 else math.nan,
+    "Tanh": lambda _, y: math.atanh(y) if -1 < y < 1 else math.nan,
+    "Reciprocal": lambda _, y: 1 / y if y else math.nan,
+    "Add": lambda c, y: y - c,
+    "Sub": lambda c, y: y + c,
+    "Subfrom": lambda c, y: c - y,
+    "Mul": lambda c, y: y / c if c else math.nan,
+    "Div": lambda c, y: y * c,
+    "Divfrom": lambda c, y: c / y if y else math.nan,
+    "Pow": lambda c, y: y ** (1 / c) if y > 0 and c else math.nan,
+    "Powfrom": lambda _c, _y: math.nan,
 }
 
 
@@ -94,7 +104,7 @@ class _ThresholdStep(Struct, frozen=True):
     def source(self, number: float) -> float:
         """Return the element of the input for which this value is the number."""
         for op, constant in reversed(self.applied):
-            number = _invert(op, constant, number)
+            number = _INVERSES[op](constant, number)
         return number
 
 
@@ -103,7 +113,7 @@ class _Walk(Struct):
     thresholds: dict[Threshold, None] = field(default_factory=dict[Threshold, None])
     words: dict[str, None] = field(default_factory=dict[str, None])
 
-    def note(self, step: _ThresholdStep, numbers: Iterator[float], equality: bool) -> None:
+    def _note(self, step: _ThresholdStep, numbers: Iterable[float], *, equality: bool = False) -> None:
         for number in numbers:
             source = step.source(number)
             if math.isfinite(source) and abs(source) < 1e30:
@@ -120,19 +130,21 @@ class _Walk(Struct):
     def _note_at(self, step: _ThresholdStep, node: ir.Node, operand: int) -> None:
         op = node.op_type
         if op in _COMPARES:
-            others = [value for place, value in enumerate(node.inputs) if place != operand]
-            for value in others:
-                self.note(step, _numbers(value), op == "Equal")
-                self.words.update(dict.fromkeys(_strings(value) if op == "Equal" else ()))
+            for value in (value for place, value in enumerate(node.inputs) if place != operand):
+                self._note(step, _numbers(value), equality=op == "Equal")
+                tensor = ir.convenience.get_const_tensor(value) if value is not None and op == "Equal" else None
+                if tensor is not None and tensor.dtype == ir.DataType.STRING and tensor.size <= _READ_ELEMENTS:
+                    words = (word.decode(errors="replace") for word in tensor.numpy().reshape(-1).tolist())
+                    self.words.update(dict.fromkeys(words))
         if (op, operand) in _OPERANDS and len(node.inputs) > _OPERANDS[op, operand]:
-            self.note(step, _numbers(node.inputs[_OPERANDS[op, operand]]), equality=False)
+            self._note(step, _numbers(node.inputs[_OPERANDS[op, operand]]))
         for attribute in _ATTRIBUTES.get(op, ()):
-            self.note(step, _attribute_numbers(node, attribute), equality=op in _LOOKS_UP)
+            self._note(step, _attribute_numbers(node, attribute), equality=op in _LOOKS_UP)
         for attribute in (each for name in _WORDS if (each := node.attributes.get(name)) is not None):
             if attribute.type is ir.AttributeType.STRINGS and not attribute.is_ref():
                 self.words.update(dict.fromkeys(attribute.as_strings()))
         if op == "QuantizeLinear" and operand == 0:
-            self.note(step, _saturation(node), equality=False)
+            self._note(step, _saturation(node))
 
     def _onward(self, step: _ThresholdStep, node: ir.Node, operand: int) -> Iterator[_ThresholdStep]:
         op, outputs = node.op_type, [output for output in node.outputs if output.name]
@@ -145,7 +157,7 @@ class _Walk(Struct):
             yield _ThresholdStep(outputs[0], (*step.applied, ("Pow", 2.0)), step.whole)
         elif op in _SAME and (op in _SAME_BUT_FIRST if operand else op != "Where"):
             yield from (_ThresholdStep(output, step.applied, step.whole) for output in outputs)
-        elif op in _INVERSES:
+        elif op in _UNARY:
             yield _ThresholdStep(outputs[0], (*step.applied, (op, 0.0)), step.whole)
         elif op in ARITHMETIC | {"Pow"} and len(others) == 1:
             numbers = small_constant(others[0])
@@ -196,36 +208,6 @@ def find_thresholds(model: ir.Model, value: ir.Value) -> tuple[tuple[Threshold, 
         places = np.linspace(0, len(thresholds) - 1, _MAX_COMPARED).round().astype(int)
         thresholds = [thresholds[int(place)] for place in list[int](places)]
     return tuple(thresholds), tuple(walk.words)[:_MAX_COMPARED]
-
-
-def _strings(value: ir.Value | None) -> list[str]:
-    tensor = ir.convenience.get_const_tensor(value) if value is not None else None
-    if tensor is None or tensor.dtype != ir.DataType.STRING or tensor.size > _READ_ELEMENTS:
-        return []
-    return [word.decode(errors="replace") for word in tensor.numpy().reshape(-1).tolist()]
-
-
-def _invert(op: str, constant: float, number: float) -> float:
-    """Return x such that `op(x, constant) = number`, or NaN if there is none; "Subfrom" is `constant - x`."""
-    if op in _INVERSES:
-        return _INVERSES[op](number)
-    match op:
-        case "Add":
-            return number - constant
-        case "Sub":
-            return number + constant
-        case "Subfrom":
-            return constant - number
-        case "Mul":
-            return number / constant if constant else math.nan
-        case "Div":
-            return number * constant
-        case "Divfrom":
-            return constant / number if number else math.nan
-        case "Pow":
-            return number ** (1 / constant) if number > 0 and constant else math.nan
-        case _:
-            return math.nan
 
 
 def small_constant(value: ir.Value | None) -> np.ndarray | None:
@@ -341,6 +323,9 @@ _SHAPE_SLOTS = frozenset(
         ("NonMaxSuppression", 2), ("ReverseSequence", 1), ("Bernoulli", 0), ("Dropout", 1),
     )
 )  # fmt: skip
+_ND_INDICES = frozenset(
+    (("GatherND", 1), ("GatherND", 2), ("ScatterND", 1), ("TensorScatter", 1), ("TensorScatter", 2))
+)
 _NORMS = NORMALIZES - {"BatchNormalization"} | {"ReduceMean", "ReduceL2"}  # use statistics of the values themselves
 _DECODES = CASTS | {"DequantizeLinear", "Identity"}  # keep the shape of a stored table
 _EPSILON = "epsilon"  # the attribute of a norm that matters only for rows of small variance
@@ -354,7 +339,10 @@ def find_use(model: ir.Model, value: ir.Value) -> Use:
     _visit(_Step(value), lambda step, node, operand: _follow(model, step, node, operand, evidence))
     use = replace(_decide(value, evidence), inverted=evidence.hides_when == {True})
     if use.role is Role.INDEX or (use.role is Role.MASK and use.specials):
-        return replace(use, specials=_sides(use, find_thresholds(model, value)[0]))
+        # also the numbers on both sides of its thresholds
+        thresholds, rows = find_thresholds(model, value)[0], use.rows if isinstance(use.rows, int) else 1 << 31
+        near = {int(t.number) + step for t in thresholds for step in ((0,) if t.exact else (-1, 0, 1))}
+        return replace(use, specials=tuple(sorted({*use.specials, *(n for n in near if 0 <= n < rows)})))
     return replace(use, words=find_thresholds(model, value)[1]) if value.dtype == ir.DataType.STRING else use
 
 
@@ -368,13 +356,6 @@ def with_thresholds(model: ir.Model, value: ir.Value, use: Use) -> Use:
 def has_norms(model: ir.Model) -> bool:
     """Return whether some operator adds an epsilon to a variance."""
     return any(node.op_type in _NORMS and _EPSILON in node.attributes for node in model.graph)
-
-
-def _sides(use: Use, thresholds: Sequence[Threshold]) -> tuple[int, ...]:
-    """Return the special values of an index or a mask, and those on both sides of its thresholds."""
-    near = {int(t.number) + step for t in thresholds for step in ((0,) if t.exact else (-1, 0, 1))}
-    rows = use.rows if isinstance(use.rows, int) else 1 << 31
-    return tuple(sorted({*use.specials, *(number for number in near if 0 <= number < rows)}))
 
 
 def _decide(value: ir.Value, evidence: _Evidence) -> Use:
@@ -427,15 +408,13 @@ def _follow(model: ir.Model, step: _Step, node: ir.Node, operand: int, evidence:
     is_bias = attention is not None and operand == attention.bias
     if is_bias and evidence.floating and not (step.hides or step.boolean):
         evidence.added = True
-    elif is_bias or (attention is not None and operand in attention.masks) or (op == "Where" and operand == 0):
-        evidence.masks = (
-            evidence.masks
-            or not (step.compared and op == "Where")
-            or any(map(_is_hiding, map(_scalar, node.inputs[1:])))
-        )
-        if op == "Where":  # its first branch is taken where the mask, or its negation, is true
-            branches = zip((True, False), node.inputs[1:], strict=False)
-            evidence.hides_when |= {taken != step.negated for taken, v in branches if _is_hiding(_scalar(v))}
+    elif is_bias or (attention is not None and operand in attention.masks):
+        evidence.masks = True
+    elif op == "Where" and operand == 0:  # its first branch is taken where the mask, or its negation, is true
+        branches = zip((True, False), node.inputs[1:], strict=False)
+        hiding = {taken != step.negated for taken, v in branches if _is_hiding(_scalar(v))}
+        evidence.hides_when |= hiding
+        evidence.masks = evidence.masks or not step.compared or bool(hiding)
     if op == "Softmax":
         evidence.masks = evidence.masks or step.hides
         evidence.added = evidence.added or step.to_scores
@@ -456,9 +435,7 @@ def _combined(step: _Step, node: ir.Node, operand: int, evidence: _Evidence) -> 
     if op == "Equal" and step.same:
         evidence.specials.update(int(c) - step.offset for c in constants if c.is_integer())
     shifted = step.same and bool(constants) and (op == "Add" or (op == "Sub" and operand == 0))
-    offset = step.offset + (
-        int(constants[0]) * (1 if op == "Add" else -1) if shifted and abs(constants[0]) < 1e9 else 0
-    )
+    by = int(constants[0]) if shifted and abs(constants[0]) < 1e9 else 0
     hides = step.hides or (op in ("Mul", "Where") and any(map(_is_hiding, constants)))
     if op == "Mul" and hides and not step.hides:
         evidence.hides_when.add(not step.negated)
@@ -470,7 +447,7 @@ def _combined(step: _Step, node: ir.Node, operand: int, evidence: _Evidence) -> 
     return _Step(
         node.outputs[0],
         shifted,
-        offset if shifted else 0,
+        step.offset + (by if op == "Add" else -by) if shifted else 0,
         hides,
         to_scores or step.to_scores,
         boolean,
@@ -485,11 +462,9 @@ def _record_table(step: _Step, node: ir.Node, operand: int, evidence: _Evidence)
     table = _stored_name(node.inputs[0]) if op in ("Gather", "GatherElements") else ""
     if op in ("Gather", "GatherElements", "ScatterElements", "Scatter") and operand == 1:
         rows = None if has_references(node) else _dim(node.inputs[0], node.attributes.get_int("axis", 0))
-    elif op in ("GatherND", "ScatterND", "TensorScatter") and operand in (1, 2) and not (op[0] == "S" and operand == 2):
-        rows = _dim(node.inputs[0], 0)
+    elif (op, operand) in _ND_INDICES:
         shape = declared_shape(node.inputs[0]) if node.inputs[0] is not None else None
-        sizes = [d for d in shape or () if isinstance(d, int)]
-        rows = min(sizes) if sizes else rows
+        rows = min((dim for dim in shape or () if isinstance(dim, int)), default=_dim(node.inputs[0], 0))
     elif op == "OneHot" and operand == 0:
         depth = _scalar(node.inputs[1])
         rows, table = int(depth) if depth is not None else None, label(node)  # times a matrix, whose rows these are
@@ -519,13 +494,11 @@ def _stored_name(value: ir.Value | None) -> str:
 
 def _dim(value: ir.Value | None, axis: int) -> int | str | None:
     value = _stored(value) or value
-    if value is None:
-        return None
-    constant = value.const_value
-    shape = tuple(constant.shape.numpy()) if constant is not None else declared_shape(value)
-    if shape is None or not -len(shape) <= axis < len(shape):
-        return None
-    return shape[axis]
+    constant = value.const_value if value is not None else None
+    shape = (
+        tuple(constant.shape.numpy()) if constant is not None else declared_shape(value) if value is not None else ()
+    )
+    return shape[axis] if shape is not None and -len(shape) <= axis < len(shape) else None
 
 
 def _scalar(value: ir.Value | None) -> float | None:
@@ -544,7 +517,7 @@ def _is_scores(value: ir.Value) -> bool:
         producer = value.producer()
         if producer is None or producer.op_type in MATRIX_PRODUCTS | {"Einsum"}:
             return producer is not None
-        first = producer.inputs[0] if producer.op_type in ARITHMETIC and producer.inputs else None
+        first = producer.inputs[0] if producer.op_type in ARITHMETIC else None
         if first is None:
             return False
         value = first
