@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -107,6 +108,23 @@ def test_a_dimension_of_one_that_broadcasts_keeps_its_size() -> None:
     text = '<ir_version: 8, opset_import: ["" : 17]> g (float[n, t, 4] x, float[k, 4] z) => (float[a, b, 4] y)'
     proto = onnx.parser.parse_model(text + " { y = Add (x, z) }")
     assert dynamic_dims(ir.from_proto(proto)) == {"n": 1, "k": 1, "t": 128}
+
+
+def test_sizes_of_petabytes_are_replaced_by_those_of_the_trials() -> None:
+    dims = ", ".join("abcdefghi")
+    text = f'<ir_version: 8, opset_import: ["" : 17]> g (float[{dims}] x) => (float[{dims}] y) {{ y = Relu (x) }}'
+    model = ir.from_proto(onnx.parser.parse_model(text))
+    assert max(dynamic_dims(model).values()) <= 4
+    assert math.prod(array(at_size(model)["x"]).shape) < 1 << 22
+    assert dynamic_dims(model, {"b": 64})["b"] == 64
+
+
+def test_the_batch_of_a_recurrent_state_is_one() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[batch, samples] x, float[2, ?, 16] state) => (float y, float[2, ?, 16] stateN)
+        { y = ReduceSum <keepdims = 0> (x) stateN = Add (state, y) }"""
+    sizes = {"batch": 1, "samples": 128, "state[1]": 1}
+    assert dynamic_dims(ir.from_proto(onnx.parser.parse_model(text))) == sizes
 
 
 SOUND = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -19,7 +20,6 @@ from sardonyx.errors import RuntimeFailure, UsageError
 from sardonyx.inputs.requirements import (
     Bounds,
     Requirements,
-    Window,
     find_bounds,
     find_windows,
     fitting_length,
@@ -27,7 +27,7 @@ from sardonyx.inputs.requirements import (
 )
 from sardonyx.inputs.roles import Role, Use, find_use, has_norms, with_thresholds
 from sardonyx.inputs.sizes import DynamicDims, Footprint, Sizes
-from sardonyx.inputs.state import State, find_state
+from sardonyx.inputs.state import find_state
 from sardonyx.inputs.values import (
     Style,
     ValueSpec,
@@ -147,34 +147,34 @@ class Inputs:
         self.masks = [name for name, use in self._uses.items() if use.role in (Role.MASK, Role.ADDED_MASK)]
         self._state = find_state(model, self._required)
         self.has_state = bool(self._state)  # some inputs are outputs of an earlier run of the model
-        self._bounds: dict[str, Bounds] = {}
-        self._windows: list[Window] = []
-        for dims in (*plain, self._dims):
-            self._read_sizes(model, dims)
-
-    def _read_sizes(self, model: ir.Model, dims: DynamicDims) -> None:
-        """Read what the graph requires of the dynamic dimensions, and which numbers it compares them with."""
         facts = Facts(model)
-        for value in self._required:
-            shape = dims.symbolic(value.name or "")
-            if shape is not None and isinstance(value.type, ir.TensorType):
-                facts.learn(value, value.dtype, shape)
-        dims.meet(Requirements.of(facts, dims.names), Footprint.of(facts, self._required, dims.names))
-        if not dims.names:
-            return
-        self._windows = find_windows(facts, dims.names)
+        for dims in (*plain, self._dims):
+            facts = Facts(model)
+            for value in self._required:
+                shape = dims.symbolic(value.name or "")
+                if shape is not None and isinstance(value.type, ir.TensorType):
+                    facts.learn(value, value.dtype, shape)
+            dims.meet(Requirements.of(facts, dims.names), Footprint.of(facts, self._required, dims.names))
+        self._windows = find_windows(facts, self.dynamic) if self.dynamic else []
         self._bounds = {
-            name: replace(bounds, window=fitting_length(self._windows, dims.names, name, _LONGEST_USUAL))
-            for name, bounds in find_bounds(facts, dims.names).items()
+            name: replace(bounds, window=fitting_length(self._windows, self.dynamic, name, _LONGEST_USUAL))
+            for name, bounds in (find_bounds(facts, self.dynamic) if self.dynamic else {}).items()
         }
 
     @functools.cached_property
     def new_positions(self) -> list[str]:
         """The dimensions of token ids that follow a growing state: 1 when a decoder generates."""
-        growing = {name for state in self._state if (name := self._growing(state)) is not None}
+        growing = set(self._lengths.values())
         ids = [name for name, use in self._uses.items() if use.role is Role.INDEX and growing]
         dims = {dim for name in ids for dim in self._dims.declared(name) or ()} - growing
         return [name for name in self._dims.others if name in dims]
+
+    @functools.cached_property
+    def _lengths(self) -> dict[str, str]:
+        """The dimension that is the length of a state, by its name; those whose length is not dynamic have none."""
+        growing = [(state.name, self._dims.declared(state.name), state.axis) for state in self._state]
+        dims = {name: shape[axis] for name, shape, axis in growing if shape is not None and axis is not None}
+        return {name: dim for name, dim in dims.items() if isinstance(dim, str) and dim in self._dims.others}
 
     @property
     def continued(self) -> set[int]:
@@ -347,13 +347,14 @@ class Inputs:
         """
         sizes = self._sizes(plan, way) if sizes is None else dict(sizes)
         before = self._step_before(plan, way, sizes, run) if run is not None and self.has_state else None
+        values, lengths = before or ({}, {})
         if before is not None:
-            sizes = self._sizes(replace(plan, sizes=(*plan.sizes, *before.lengths)), way)
-        feeds = self._fill(plan, way, sizes, sum({length for _, length in before.lengths}) if before else 0)
+            sizes = self._sizes(replace(plan, sizes=(*plan.sizes, *lengths.items())), way)
+        feeds = self._fill(plan, way, sizes, sum(set(lengths.values())))
         for state in self._state if before is None else ():
             if state.declared is not None:
                 feeds[state.name] = state.first(np.asarray(feeds[state.name]))
-        for name, value in (before.values if before is not None else {}).items():
+        for name, value in values.items():
             if _shape(value) == _shape(feeds[name]):
                 feeds[name] = value
         if plan.overrides:
@@ -364,14 +365,17 @@ class Inputs:
         """Return the dynamic dimensions by name, with the given sizes, and sizes for the others.
 
         These are 1 and 128, or the next ones found if the graph shows that the model rejects them, such as a window of
-        512 samples. A model that can be `opened` is run: if it rejects these sizes, they are those of the first trial
-        of a verification that it accepts. A dimension without a name is called by its position: "input_ids[1]".
-        Formulas ("past + seq") are not listed.
+        512 samples. If they exceed the limits on elements, or a model that can be `opened` and run rejects them, they
+        are those of the first trial of a verification that it accepts. A dimension without a name is called by its
+        position: "input_ids[1]". Formulas ("past + seq") are not listed.
 
         Raises:
             UsageError: A size is given for a dimension that no input has.
         """
-        usual, given = dict.fromkeys(self._dims.batch, BATCH) | dict.fromkeys(self._dims.others, LENGTH), given or {}
+        given = given or {}
+        recurrent = {state.name for state in self._state if not state.is_appended}
+        batches = {*self._dims.batch, *self._dims.batches_of(recurrent)}
+        usual = {name: BATCH if name in batches else LENGTH for name in self.dynamic}
         for name in given:
             if name not in usual:
                 hint = f"the dynamic dimensions are {', '.join(usual)}" if usual else "all its sizes are static"
@@ -379,21 +383,16 @@ class Inputs:
         if usual.keys() == given.keys():
             return dict(given)
         near = self._dims.near(usual | dict(given), given)
+        rules = dict.fromkeys(rule for rule, _ in self._ways)
         with contextlib.suppress(RuntimeFailure), opened() if opened else contextlib.nullcontext() as engine:
-            for sizes in (near, *(rule(0, given) for rule in dict.fromkeys(rule for rule, _ in self._ways))):
-                if engine is None or self._accepts(engine, sizes | dict(given)):
-                    return sizes | dict(given)
+            for sizes in itertools.chain([near], (rule(0, given) | dict(given) for rule in rules)):
+                if self._dims.footprint.excess(sizes) is not None:
+                    continue
+                with contextlib.suppress(RuntimeFailure):
+                    if engine is not None:
+                        engine.run(self.generate(Plan(0, 0, Style.NORMAL), sizes=sizes).feeds)
+                    return sizes
         return near
-
-    def _accepts(self, engine: Engine, sizes: Sizes) -> bool:
-        """Return whether the model runs at these sizes, if they are within the limits on elements."""
-        try:
-            if self._dims.footprint.excess(sizes) is None:
-                engine.run(self.generate(Plan(0, 0, Style.NORMAL), sizes=sizes).feeds)
-                return True
-        except RuntimeFailure:
-            pass
-        return False
 
     def from_user(self, feeds: Mapping[str, Value]) -> TrialInputs:
         """Return the user's feeds with the sizes of their dynamic dimensions."""
@@ -448,11 +447,16 @@ class Inputs:
             feeds[name] = make_value(value.type, self._dims.shape(name, sizes, way // 2), spec)
         return feeds
 
-    def _step_before(self, plan: Plan, way: int, sizes: Sizes, run: Run) -> _Before | None:
-        """Run one step from an empty state or a state of zeros, and return the state after it; None if that fails."""
-        pinned = dict(plan.sizes)
-        growing = {name for state in self._state if (name := self._growing(state)) is not None}
-        if any(pinned.get(name) is not None for name in growing):
+    def _step_before(
+        self, plan: Plan, way: int, sizes: Sizes, run: Run
+    ) -> tuple[dict[str, Value], dict[str, int]] | None:
+        """Run one step from an empty state or a state of zeros.
+
+        Returns:
+            The state after it, and the sizes of the dimensions that grow with it; None if the model fails.
+        """
+        pinned, growing = dict(plan.sizes), set(self._lengths.values())
+        if growing & pinned.keys():
             return None
         batch = {name: size for name, size in sizes.items() if name in self._dims.batch}
         for length in (0, 1) if growing else (0,):
@@ -466,24 +470,18 @@ class Inputs:
                 outputs = run(feeds)
             except RuntimeFailure:
                 continue
-            dtypes = {state.name: np.asarray(feeds[state.name]).dtype for state in self._state}
             values: dict[str, Value] = {
-                state.name: np.asarray(outputs[state.output]).astype(dtypes[state.name]) for state in self._state
+                state.name: np.asarray(outputs[state.output]).astype(np.asarray(feeds[state.name]).dtype)
+                for state in self._state
             }
             lengths = {
-                name: _shape(values[state.name])[state.axis]
+                self._lengths[state.name]: _shape(values[state.name])[state.axis or 0]
                 for state in self._state
-                if (name := self._growing(state)) is not None and state.axis is not None
+                if state.name in self._lengths
             }
             if all(lengths.values()):
-                return _Before(values, tuple(lengths.items()))
+                return values, lengths
         return None
-
-    def _growing(self, state: State) -> str | None:
-        """Return the dimension that is the length of the state, or None if the length is not dynamic."""
-        declared = self._dims.declared(state.name)
-        dim = declared[state.axis] if declared is not None and state.axis is not None else None
-        return dim if isinstance(dim, str) and dim in self._dims.others else None
 
     def _overridden(self, rng: np.random.Generator) -> dict[str, Value]:
         """Return other values for overridable inputs: floats changed by about a tenth, all others unchanged."""
@@ -519,13 +517,6 @@ def sizes_of(model: ir.Model, feeds: Feeds) -> dict[str, int]:
     """Return the sizes that the dynamic dimensions have in these feeds."""
     required = [value for value in model.graph.inputs if value.name in feeds and not value.is_initializer()]
     return DynamicDims(required).sizes_in({value.name or "": _shape(feeds[value.name or ""]) for value in required})
-
-
-class _Before(Struct, frozen=True):
-    """The state after an earlier step, and the sizes of the dimensions that grow with it."""
-
-    values: dict[str, Value]
-    lengths: tuple[tuple[str, int], ...]
 
 
 def _shape(value: Value) -> tuple[int, ...]:

@@ -277,14 +277,18 @@ class DynamicDims:
         guesses = [((2, 64), (1, 96), (1, 128)), ((1, 224), (2, 256)), ((4, 4), (8, 8), (6, 6)), ((1, 1), (2, 2))]
         guesses += [((1, length), (2, length + length // 4)) for length in _LAST_RESORTS]
         fixed = [functools.partial(self._fixed, rounds=rounds) for rounds in guesses]
-        # the middle dimension of layers × batch × size may be the batch of a recurrent state
-        shapes = [shape for shape in self._shapes.values() if shape is not None and len(shape) == 3]
-        middle = {dim for layers, dim, size in shapes if isinstance(layers, int) and isinstance(size, int)}
-        if self.batch and not middle.isdisjoint(self.others):
-            states = [name for name in self.others if name in middle]
+        if states := self.batches_of(self._shapes.keys()):
             for rule in (self._independent, *fixed):
                 yield functools.partial(self._with_states, rule=rule, states=states)
         yield from fixed
+
+    def batches_of(self, states: Set[str]) -> list[str]:
+        """Return the dimensions that may be the batch of a recurrent state among these inputs: the middle of three."""
+        shapes = [
+            shape for name, shape in self._shapes.items() if name in states and shape is not None and len(shape) == 3
+        ]
+        middle = {dim for layers, dim, size in shapes if isinstance(layers, int) and isinstance(size, int)}
+        return [name for name in self.others if name in middle and self.batch]
 
     def _with_states(
         self, round_: int, pinned: Sizes = _NONE, *, rule: SizeRule, states: Sequence[str]

@@ -7,6 +7,7 @@ state. States that are not declared in the metadata are found by structure and n
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 
@@ -42,6 +43,7 @@ class State(Struct, frozen=True):
     name: str
     output: int  # the index of that output
     axis: int | None  # the axis that grows from run to run; None if the shape stays the same
+    is_appended: bool = False  # the graph appends to it, as to past keys and not to the state of a recurrence
     declared: StateTensor | None = None
 
     def first(self, like: Array) -> Array:
@@ -57,14 +59,16 @@ def find_state(model: ir.Model, inputs: Sequence[ir.Value]) -> tuple[State, ...]
     for name, state in read_state(model).items():
         if name in required:
             axis = _growing_axis(required[name], model.graph.outputs[outputs[state.output]])
-            states[name] = State(name, outputs[state.output], axis, state)
+            states[name] = State(name, outputs[state.output], axis, declared=state)
     if states:
         return tuple(states.values())
     for index, output in enumerate(model.graph.outputs):
-        for value, grows in (*_continued(output), *_similar_names(output, inputs)):
+        by_structure = ((value, grows, grows) for value, grows in _continued(output))
+        by_name = ((value, grows, False) for value, grows in _similar_names(output, inputs))
+        for value, grows, is_appended in itertools.chain(by_structure, by_name):
             name = value.name or ""
             if name not in states and any(value is one for one in inputs) and _is_compatible(value, output):
-                states[name] = State(name, index, _growing_axis(value, output) if grows else None)
+                states[name] = State(name, index, _growing_axis(value, output) if grows else None, is_appended)
                 break
     return tuple(states.values())
 

@@ -240,3 +240,19 @@ def test_the_tuned_file_computes_the_same(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert isinstance(theirs, np.ndarray)
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
     assert io.load(tmp_path / "tuned.onnx").opset_imports[""] == 20
+
+
+@pytest.mark.slow
+def test_sizes_that_only_runs_find_are_measured_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]> g (float[samples] x) => (float[windows, 256] y)
+        <float[2] sides = {-1.0, 65536.0}> {
+            roots = Abs (sides)  numbers = Sqrt (roots)  negative = Neg (numbers)
+            first = Constant <value = bool[2] {1, 0}> ()  target = Where (first, negative, numbers)
+            shape = Cast <to = 7> (target)  windows = Reshape (x, shape)  y = Relu (windows)
+        }
+    """)
+    simulate(monkeypatch, priced())
+    run = optimize(model, **tuned())
+    assert run.tuning is not None
+    assert run.tuning.sizes["samples"] % 256 == 0

@@ -262,9 +262,9 @@ class Tuner:
             raise UsageError(f"a budget of {options.budget:g} seconds is not positive")
         self._job = job
         self._options = options
-        source = Subject(job.source).model
-        self._sizes = dynamic_dims(source, options.sizes)
-        feeds = at_size(source, self._sizes, seed=options.seed)
+        source = Subject(job.source)
+        self._sizes = dynamic_dims(source.model, options.sizes, source.any_session)
+        feeds = at_size(source.model, self._sizes, seed=options.seed)
         self._settings = Settings(threads=options.threads)
         self._ground = Ground(feeds, self._settings, folder, options.seed, job.progress)
         self._units: tuple[Unit, ...] = ()

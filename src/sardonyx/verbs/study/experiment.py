@@ -30,7 +30,7 @@ from sardonyx.fleet.cells import Cell
 from sardonyx.fleet.sources import download
 from sardonyx.fleet.storage import Store
 from sardonyx.fleet.work import Answer, Needs, Work, estimated_memory
-from sardonyx.inputs.generator import BATCH, LENGTH, at_size
+from sardonyx.inputs.generator import BATCH, LENGTH, at_size, dynamic_dims
 from sardonyx.ir import io
 from sardonyx.ir.ops import COMMUTATIVE, VARIADIC
 from sardonyx.ir.origins import tagged
@@ -47,6 +47,7 @@ from sardonyx.verbs.analyze.costs.program import OpKind
 from sardonyx.verbs.bench import interleaving
 from sardonyx.verbs.optimize.candidates import Candidate, RewriteJob
 from sardonyx.verbs.optimize.pipeline import select
+from sardonyx.verification.subject import Subject as ModelSubject
 
 SECONDS = 12.0  # for the measurements of one timed cell
 _MODEL = "model"  # the folder that a model at a URL is copied to
@@ -302,7 +303,8 @@ def time_models(
         The comparison of each pair, by the name of its model.
     """
     seed = options["seed"]
-    inputs = at_size(io.load(source), seed=seed)
+    model = io.load(source)
+    inputs = at_size(model, dynamic_dims(model, opened=ModelSubject(source).any_session), seed=seed)
     at_once = max(1, int(_LOADED_AT_ONCE // max(1, source.stat().st_size)) - 3)
     names = list(pairs)
 
