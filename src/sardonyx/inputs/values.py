@@ -178,20 +178,14 @@ def _flags(shape: tuple[int, ...], spec: ValueSpec) -> Array:
 
 
 def _real(shape: tuple[int, ...], spec: ValueSpec, lowest: float) -> Array:
-    if spec.use.role is Role.ADDED_MASK and shape:
-        return _bias(shape, spec, lowest)
+    if spec.use.role is Role.ADDED_MASK and shape:  # an additive mask, a bias such as a position encoding, or both
+        if spec.style is Style.POSITIVE and not spec.hides_row:
+            return 2.0 * spec.rng.standard_normal(shape)
+        return added(kept(shape, spec.rng, spec.patterns), spec.rng, lowest, biased=spec.style is Style.WIDE)
     if spec.style is Style.COMPARED and spec.use.thresholds:
         return _compared(shape, spec, whole_numbers=False)
     numbers = np.asarray(spec.rng.standard_normal(shape), np.float64)
     return _REAL[spec.style](numbers, spec.rng)
-
-
-def _bias(shape: tuple[int, ...], spec: ValueSpec, lowest: float) -> Array:
-    """Return numbers to add to scores: an additive mask, a bias such as a position encoding, or both."""
-    if spec.style is Style.POSITIVE and not spec.hides_row:
-        return 2.0 * spec.rng.standard_normal(shape)
-    mask = kept(shape, spec.rng, spec.patterns)
-    return added(mask, spec.rng, lowest, biased=spec.style is Style.WIDE)
 
 
 def _wide(numbers: Array, rng: np.random.Generator) -> Array:
@@ -265,12 +259,8 @@ def regions(thresholds: Sequence[Threshold], *, whole_numbers: bool) -> list[tup
     exact = [(threshold.number, 0.0) for threshold in thresholds if threshold.exact]
     above, below = (max(abs(number) * 0.5, 2.0) for number in (numbers[-1], numbers[0]))
     ends = [(numbers[-1] + above, 0.5 * above), (numbers[0] - below, 0.5 * below)]
-    between = [
-        ((low + high) / 2, (high - low) / 4)
-        for low, high in itertools.pairwise(numbers)
-        if not whole_numbers or high - low > 1
-    ]
-    return [*exact, *ends, *between]
+    pairs = [pair for pair in itertools.pairwise(numbers) if not whole_numbers or pair[1] - pair[0] > 1]
+    return [*exact, *ends, *(((low + high) / 2, (high - low) / 4) for low, high in pairs)]
 
 
 def _compared(shape: tuple[int, ...], spec: ValueSpec, *, whole_numbers: bool) -> Array:
@@ -320,7 +310,9 @@ def _index(shape: tuple[int, ...], spec: ValueSpec) -> Array:
         positions = spec.offset + np.arange(shape[-1])
         return np.broadcast_to(positions % rows if use.rows else positions, shape)
     count, fresh = math.prod(shape), fresh_rows(shape)
-    indices = np.asarray(rng.permutation((spec.looked_up + np.arange(fresh)) % rows * _spreading(rows) % rows))
+    # a factor whose multiples, modulo the number of rows, reach every row once, evenly spread
+    by = next(step for step in range(max(int(0.618 * rows), 1), 2 * rows + 1) if math.gcd(step, rows) == 1)
+    indices = np.asarray(rng.permutation((spec.looked_up + np.arange(fresh)) % rows * by % rows))
     indices = np.concatenate([indices, (rows - 1, 0)[: count - fresh]]).reshape(shape)  # both ends of the table
     return np.minimum(_with_specials(indices.astype(np.int64), spec), rows - 1)
 
@@ -329,11 +321,6 @@ def fresh_rows(shape: tuple[int, ...]) -> int:
     """Return how many rows of a table indices of this shape look up in turn; the others are both ends of the table."""
     count = math.prod(shape)
     return count - 2 if count > 2 else min(count, 1)
-
-
-def _spreading(rows: int) -> int:
-    """Return a factor such that its multiples, modulo the number of rows, reach every row once, evenly spread."""
-    return next(step for step in range(max(int(0.618 * rows), 1), 2 * rows + 1) if math.gcd(step, rows) == 1)
 
 
 def _with_specials(integers: Array, spec: ValueSpec) -> Array:

@@ -97,17 +97,7 @@ class RewriteJob:
         self._ir_version = 0
 
     def _fresh(self) -> ir.Model:
-        """Return another graph of the source."""
-        match self.source:
-            case onnx.ModelProto():
-                return io.from_proto(self.source)
-            case ir.Model():
-                return self.source.clone()
-            case io.LoadedFile():
-                return self.source.model.clone()
-            case _:
-                assert self._file is not None
-                return self._file.graph()
+        return fresh(self.source) if self._file is None else self._file.graph()
 
     def source_facts(self) -> Facts:
         """Return the facts about the source itself, whose nodes have their origins."""
@@ -199,6 +189,19 @@ class RewriteJob:
         """Return the source as an artifact of the record."""
         size = os.path.getsize(self.path) if self.path is not None else 0
         return Artifact(str(self.path) if self.path else None, digest, size, self._ir_version, self.opsets)
+
+
+def fresh(source: Source) -> ir.Model:
+    """Return another graph of a source."""
+    match source:
+        case onnx.ModelProto():
+            return io.from_proto(source)
+        case ir.Model():
+            return source.clone()
+        case io.LoadedFile():
+            return source.model.clone()
+        case _:
+            return io.load(source)
 
 
 def _both(observe: Observer | None, recorder: Recorder | None) -> Observer | None:

@@ -13,23 +13,18 @@ Exit: 0 done, 1 failed, 2 usage, 3 verification failed, 4 gate not met.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
 from sardonyx.cli import files, options
-from sardonyx.cli import files as single
 from sardonyx.cli.console import announce, note, progress
 from sardonyx.cli.files import STREAM, on_disk
 from sardonyx.cli.options import MORE, OUTPUT, Option, file, parse_duration, reject_both
 from sardonyx.cli.verb import Given, Verb, later
 from sardonyx.common.atomic_write import explained
 from sardonyx.errors import UsageError
-from sardonyx.records.progress import Progress
 from sardonyx.reporting.formatting import one_line
-
-if TYPE_CHECKING:
-    from sardonyx.records.run import Run
 
 _WRONG = "the result does not compute the same as the original, so nothing was written"
 
@@ -42,10 +37,10 @@ def _run(given: Given) -> int:
     for name in ("seconds", "sizes"):
         if given.is_typed(name) and not given.tune and folder is None:
             raise UsageError(f"{given.flag(name)} is for measurements", hint="add --tune, or --run FOLDER")
-    planned = single.plan(models, given.output, given.out_dir, ".optimized.onnx", writes=not dry_run)
+    planned = files.plan(models, given.output, given.out_dir, ".optimized.onnx", writes=not dry_run)
     if planned is None:
         one = ("record", "run_folder", "certificate", "reproducer", "baseline")
-        single.reject({given.flag(name): getattr(given, name) for name in one})
+        files.reject({given.flag(name): getattr(given, name) for name in one})
     beside = () if planned is None else (planned.source, planned.destination)
     gating = given.check(beside=beside, many=planned is None, outputs=False)
     gating.require("verification", not dry_run and given.verify != "off", "drop --verify off and --dry-run")
@@ -60,28 +55,47 @@ def _run(given: Given) -> int:
     return _optimize(given, planned, certificate)
 
 
-def _check_files(given: Given, planned: single.Planned) -> Path | None:
+def _check_files(given: Given, planned: files.Planned) -> Path | None:
     """Check before any work what is written where, and return where the certificate is written, if anywhere."""
     source, destination, folder, force = planned.source, planned.destination, given.run_folder, given.force
-    _check_streams(source, destination, given.external, folder, as_json=given.as_json)
-    _check_folder(folder, source, given.record, given.sizes or {}, force=force)
+    if destination == STREAM:
+        reject_both("--output -", True, "--json", given.as_json)
+        reject_both("--output -", True, "--external-data", given.external is True)
     reject_both("--freeze-inputs", given.freeze_inputs, "--certificate", given.certificate is not None)
-    own = None if given.freeze_inputs else folder  # a certificate is for a result with the inputs of the source
-    certificate = _certificate(given.certificate, own, given.record, destination, force=force)
-    _announce_run(folder, source, _limit(given), shown=not given.quiet)
+    certificate: Path | None = given.certificate
+    if folder is not None:
+        if STREAM in (source, destination):
+            raise UsageError("--run needs files that it can time", hint="name both models instead of -")
+        from sardonyx.verbs.optimize import run_folder  # loads what measures, so only when needed
+
+        files.check_apart(record=given.record, run=folder / run_folder.RUN)
+        run_folder.check(folder, source, given.sizes or {}, force=force)
+        if certificate is None and not given.freeze_inputs:  # it is for a result with the inputs of the source
+            with explained(str(folder)):
+                folder.mkdir(parents=True, exist_ok=True)
+            certificate = folder / run_folder.CERTIFICATE
+    files.check_apart(certificate=certificate, record=given.record, output=destination)
+    files.check_free(certificate, force=force)
+    if folder is not None:  # the result is about as large as the source
+        from sardonyx.verbs.bench.command import run_seconds
+
+        seconds = run_seconds((source, source), _seconds(given))
+        announce("timing both models for --run", seconds, shown=not given.quiet)
     if not given.dry_run:
-        single.make_folder(given.out_dir)
+        files.make_folder(given.out_dir)
         if destination != STREAM:
             files.check_destinations(destination, given.record, force=force)
     return certificate
 
 
-def _limit(given: Given) -> float | None:
-    """Return the time limit of the timing for --run; None: the default."""
-    return given.seconds if not given.tune else None
+def _seconds(given: Given) -> float:
+    """Return the time limit of the timing for --run."""
+    from sardonyx.verbs.optimize.run_folder import SECONDS
+
+    return (given.seconds if not given.tune else None) or SECONDS
 
 
-def _optimize(given: Given, planned: single.Planned, certificate: Path | None) -> int:
+def _optimize(given: Given, planned: files.Planned, certificate: Path | None) -> int:
     from sardonyx import TuneOptions
 
     dry_run, folder, sizes = given.dry_run, given.run_folder, given.sizes
@@ -99,75 +113,18 @@ def _optimize(given: Given, planned: single.Planned, certificate: Path | None) -
         with progress(not given.quiet) as report:
             run = given.call(source, result, certificate=certificate, tune=tune, options=settings, progress=report)
             if folder is not None and run.status == "done":
-                from sardonyx.verbs.optimize.run_folder import SECONDS
+                from sardonyx.verbs.optimize.run_folder import fill
 
-                seconds, threads = _limit(given) or SECONDS, given.threads or 1
-                conditions = {"seconds": seconds, "sizes": sizes, "threads": threads, "seed": given.seed}
-                run = _fill_folder(folder, run, conditions, report, force=given.force)
-        run = _with_streams(run, planned.source, planned.destination)
+                how = {"seconds": _seconds(given), "sizes": sizes, "threads": given.threads or 1, "seed": given.seed}
+                filled = fill(folder, run, conditions=how, force=given.force, progress=report)
+                for text in filled.notes[len(run.notes) :]:  # why a measurement failed
+                    note(f"note: {one_line(text)}")
+                run = filled
+        if planned.source == STREAM:  # temporary files are named as the user named them
+            run = replace(run, source=replace(run.source, path=str(STREAM)))
+        if to_stream and run.result.path is not None:
+            run = replace(run, result=replace(run.result, path=str(STREAM)))
         return given.finish(run, differs="" if run.status == "done" else _WRONG, after=files.results_line(folder))
-
-
-def _check_streams(
-    source: Path, destination: Path, external: bool | None, folder: Path | None, *, as_json: bool
-) -> None:
-    """Raise an error if standard input or output cannot be used with the other options."""
-    if destination == STREAM:
-        reject_both("--output -", True, "--json", as_json)
-        reject_both("--output -", True, "--external-data", external is True)
-    if STREAM in (source, destination) and folder is not None:
-        raise UsageError("--run needs files that it can time", hint="name both models instead of -")
-
-
-def _with_streams(run: Run, source: Path, destination: Path) -> Run:
-    """Return a run in which temporary files are named as the user named them."""
-    if source == STREAM:
-        run = replace(run, source=replace(run.source, path=str(STREAM)))
-    if destination == STREAM and run.result.path is not None:
-        run = replace(run, result=replace(run.result, path=str(STREAM)))
-    return run
-
-
-def _check_folder(folder: Path | None, model: Path, record: Path | None, sizes: dict[str, int], *, force: bool) -> None:
-    if folder is not None:
-        from sardonyx.verbs.optimize.run_folder import RUN, check  # loads what measures, so only when needed
-
-        files.check_apart(record=record, run=folder / RUN)
-        check(folder, model, sizes, force=force)
-
-
-def _certificate(
-    given: Path | None, folder: Path | None, record: Path | None, output: Path, *, force: bool
-) -> Path | None:
-    """Return where the certificate is written, if anywhere; the folder of --run is created for it."""
-    if given is None and folder is not None:
-        from sardonyx.verbs.optimize.run_folder import CERTIFICATE
-
-        with explained(str(folder)):
-            folder.mkdir(parents=True, exist_ok=True)
-        given = folder / CERTIFICATE
-    files.check_apart(certificate=given, record=record, output=output)
-    files.check_free(given, force=force)
-    return given
-
-
-def _announce_run(folder: Path | None, source: Path, limit: float | None, *, shown: bool) -> None:
-    """Print how long the measurements of --run take; the result is about as large as the source."""
-    if folder is not None:
-        from sardonyx.verbs.bench.command import run_seconds
-        from sardonyx.verbs.optimize.run_folder import SECONDS
-
-        announce("timing both models for --run", run_seconds((source, source), limit or SECONDS), shown=shown)
-
-
-def _fill_folder(folder: Path, run: Run, conditions: dict[str, Any], report: Progress | None, *, force: bool) -> Run:
-    """Write the run, measurements of its files and a report to a folder, and print why a measurement failed."""
-    from sardonyx.verbs.optimize.run_folder import fill
-
-    filled = fill(folder, run, conditions=conditions, force=force, progress=report)
-    for text in filled.notes[len(run.notes) :]:
-        note(f"note: {one_line(text)}")
-    return filled
 
 
 VERB = Verb(

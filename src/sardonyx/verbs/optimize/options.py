@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
-
-if TYPE_CHECKING:
-    from sardonyx.verbs.optimize.candidates import Forbidden
 
 
 class OptimizeOptions(Struct, frozen=True, kw_only=True):
@@ -55,13 +51,3 @@ class TuneOptions(Struct, frozen=True, kw_only=True):
 
     seconds: float = 120.0
     sizes: Mapping[str, int] | None = None
-
-
-class TuningOptions(Struct, frozen=True):
-    """`TuneOptions` with what the tuner takes from the other parameters of `optimize`."""
-
-    budget: float = 120.0  # seconds
-    sizes: Mapping[str, int] | None = None  # of dynamic dimensions
-    threads: int = 1
-    seed: int = 0
-    left_out: Forbidden = frozenset()  # passes that are off by default and may be added

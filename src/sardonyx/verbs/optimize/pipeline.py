@@ -9,12 +9,11 @@ import difflib
 import functools
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-import onnx
 import onnx_ir as ir
 from msgspec.structs import asdict, replace
 
@@ -34,9 +33,17 @@ from sardonyx.records.run import Artifact, Run, Tuning
 from sardonyx.verbs.analyze.census import Census
 from sardonyx.verbs.optimize import certificate as certificates
 from sardonyx.verbs.optimize import run_tables
-from sardonyx.verbs.optimize.candidates import WHOLE_PASS, Forbidden, Progress, RewriteJob, Source, VerifiedCandidate
-from sardonyx.verbs.optimize.options import OptimizeOptions, TuneOptions, TuningOptions
-from sardonyx.verbs.optimize.rollback import Inputs, VerificationOptions, Verifier
+from sardonyx.verbs.optimize.candidates import (
+    WHOLE_PASS,
+    Forbidden,
+    Progress,
+    RewriteJob,
+    Source,
+    VerifiedCandidate,
+    fresh,
+)
+from sardonyx.verbs.optimize.options import OptimizeOptions, TuneOptions
+from sardonyx.verbs.optimize.rollback import Inputs, Verifier
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -151,30 +158,34 @@ def optimize(
         keep_modules=options.keep_modules,
         certifies=certificate is not None,
     )
-    file = _checked_output(output, force=force, dry_run=dry_run, tune=bool(tune))
-    if certificate is not None:
-        _check_certificate(certificate, job, file, force=force)
-    if options.reproducer is not None:
-        _check_reproducer(options.reproducer, verifies=verify != "off" and not dry_run, force=force)
-    verifier = Verifier(
-        job,
-        VerificationOptions(
-            inputs, seed, threads, options.verify_seconds, tuple(options.runtimes), options.reproducer, force
-        ),
+    if tune and dry_run:
+        raise UsageError("a dry run measures nothing", hint="leave out one of tune and dry_run")
+    file = None if output is None or dry_run else os.fspath(output)
+    _check_destinations(
+        file, certificate, job, options.reproducer, verifies=verify != "off" and not dry_run, force=force
     )
-    measuring = TuneOptions() if tune is True else tune
-    tuning = TuningOptions(measuring.seconds, measuring.sizes, threads or 1, seed, left_out) if measuring else None
+    verifier = Verifier(job, options, inputs, seed, threads, force=force)
     hashed = (verify != "off" if options.hashes is None else options.hashes) and not dry_run
     hashed = hashed or certificate is not None
     arguments = {"target": target, "verify": verify, "only": only, "skip": skip, "seed": seed, "tune": bool(tune)}
     with ThreadPoolExecutor(1) as pool:  # a large file is hashed while the passes run and the result is written
         digest = io.sha256_in(pool, job.path) if hashed and job.path is not None else None
-        verified, tuned = _run_passes(job, verifier, "off" if dry_run else verify, left_out, tuning)
+        mode = "off" if dry_run else verify
+        if tune:
+            measuring = TuneOptions() if tune is True else tune
+            verified, tuned = _tuned(job, verifier, mode, left_out, measuring, threads or 1, seed)
+        else:
+            verified, tuned = verifier.verified(mode, left_out), None
         model = verified.candidate.model
         checked = () if program is None or dry_run or verify == "off" else _as_program(program, verified, seed, threads)
         if not dry_run:
-            metadata.write_options(model, "optimize", arguments | _of_result(options))
-        result, kept = _write(model, job, file, verifier.copies, force=force, external=options.external, hashed=hashed)
+            metadata.write_options(model, "optimize", arguments | {name: getattr(options, name) for name in _OF_RESULT})
+        result, kept = run_tables.artifact(model, None, None), ()
+        if file is not None:
+            job.progress("writing", None)
+            external, copies = options.external, verifier.copies
+            saved = io.save(model, file, force=force, external=external, hashed=hashed, copies=copies)
+            result, kept = run_tables.artifact(model, file, saved.digest), saved.notes
         original = job.artifact(digest.result() if digest is not None else None)
     if certificate is not None:
         recorder, sides = verified.candidate.recorder, (original, result)
@@ -216,70 +227,38 @@ def _as_program(program: Program, verified: VerifiedCandidate, seed: int, thread
     return (f"the result computes what the exported program does in PyTorch, on {len(found.trials)} trials",)
 
 
-def _of_result(options: OptimizeOptions) -> dict[str, Any]:
-    """Return the options that decide what the result is, not how it is verified or stored."""
-    names = ("fewest_nodes", "max_opset", "keep_opset", "allow_growth", "freeze_inputs", "keep_modules")
-    return {name: getattr(options, name) for name in names}
-
-
-def _checked_output(output: str | Path | None, *, force: bool, dry_run: bool, tune: bool) -> str | None:
-    """Return the path to write to, or None if nothing is written.
-
-    Raises:
-        UsageError: The run is to be tuned and dry.
-        OutputError: The file exists.
-    """
-    if tune and dry_run:
-        raise UsageError("a dry run measures nothing", hint="leave out one of tune and dry_run")
-    file = None if output is None or dry_run else os.fspath(output)
+def _check_destinations(
+    file: str | None,
+    certificate: str | Path | None,
+    job: RewriteJob,
+    reproducer: str | None,
+    *,
+    verifies: bool,
+    force: bool,
+) -> None:
+    """Raise an error if the result, a certificate or a reproducer cannot be made or written."""
     if file is not None:
         check_free(file, force=force)
-    return file
+    if certificate is not None:
+        if job.path is None or file is None:
+            raise UsageError("a certificate is about two files", hint="name the source and the output as paths")
+        check_free(os.fspath(certificate), force=force)
+    if reproducer is not None:
+        if not verifies:
+            raise UsageError("only verification finds wrong rewrites", hint="leave out the reproducer, or verify")
+        check_free_folder(reproducer, force=force)
 
 
-def _check_certificate(path: str | Path, job: RewriteJob, output: str | None, *, force: bool) -> None:
-    """Raise an error if no certificate can be written."""
-    if job.path is None or output is None:
-        raise UsageError("a certificate is about two files", hint="name the source and the output as paths")
-    check_free(os.fspath(path), force=force)
-
-
-def _check_reproducer(folder: str, *, verifies: bool, force: bool) -> None:
-    """Raise an error if no reproducer can be found or written."""
-    if not verifies:
-        raise UsageError("only verification finds wrong rewrites", hint="leave out the reproducer, or verify")
-    check_free_folder(folder, force=force)
-
-
-def _write(
-    model: ir.Model,
-    job: RewriteJob,
-    file: str | None,
-    copies: io.Copies | None,
-    *,
-    force: bool,
-    external: bool | None,
-    hashed: bool,
-) -> tuple[Artifact, tuple[str, ...]]:
-    """Write the result, if there is a path; return its description, and notes about data files of a replaced model."""
-    if file is None:
-        return run_tables.artifact(model, None, None), ()
-    job.progress("writing", None)
-    saved = io.save(model, file, force=force, external=external, hashed=hashed, copies=copies)
-    return run_tables.artifact(model, file, saved.digest), saved.notes
-
-
-def _run_passes(
-    job: RewriteJob, verifier: Verifier, mode: str, left_out: Forbidden, options: TuningOptions | None
-) -> tuple[VerifiedCandidate, Tuning | None]:
-    """Run the passes and verify the result; with tuning options, keep only rewrites that are not slower here."""
-    if options is None:
-        return verifier.verified(mode, left_out), None
+def _tuned(
+    job: RewriteJob, verifier: Verifier, mode: str, left_out: Forbidden, options: TuneOptions, threads: int, seed: int
+) -> tuple[VerifiedCandidate, Tuning]:
+    """Run the passes, verify the result, and keep only rewrites that are not slower here."""
     from sardonyx.verbs.analyze.fingerprint import Family, fingerprint  # imported here because few runs need it
     from sardonyx.verbs.optimize.tuner import Tuner  # imported here so that runs without tuning do not load it
 
     with temporary_folder() as folder:
-        tuner = Tuner(job, options, Path(folder))  # refuses wrong options before the passes run
+        # refuses wrong options before the passes run
+        tuner = Tuner(job, options, Path(folder), threads=threads, seed=seed, left_out=left_out)
         verified = verifier.verified(mode, left_out)
         convolutional = fingerprint(verified.candidate.model).family is Family.CONVOLUTIONAL
         return tuner.run(verified, functools.partial(verifier.verified, mode), convolutional=convolutional)
@@ -304,6 +283,8 @@ def _record(
     before, after = candidate.before, run_tables.snapshot(candidate.facts)
     changed = candidate.model.opset_imports.items() - job.opsets.items()
     untagged = () if origins.is_tagged(candidate.model) else (UNTAGGED,)
+    outside = [each for each in installed() if each.rule in job.passes]  # the run depends on their packages
+    packages = [f"the pass {each.rule.name} is of the package {each.package}" for each in outside]
     return Optimized(
         status="done",
         environment=environment(),
@@ -320,18 +301,11 @@ def _record(
         rolled_back=verified.rolled_back,
         verdict=verified.verdict,
         seconds={} if tuning is None else {"tuning": tuning.seconds},
-        notes=(*job.notes, *_packages(job.passes), *run_tables.growth_notes(before.counts, candidate.log), *untagged),
+        notes=(*job.notes, *packages, *run_tables.growth_notes(before.counts, candidate.log), *untagged),
         tuning=tuning,
         model=candidate.model,
         _details=functools.cache(functools.partial(_details, job, verified)),
     )
-
-
-def _packages(passes: Sequence[Pass]) -> Iterator[str]:
-    """Yield a note for each pass of an installed package, because the run depends on that package."""
-    for outside in installed():
-        if outside.rule in passes:
-            yield f"the pass {outside.rule.name} is of the package {outside.package}"
 
 
 def _opset_bound(options: OptimizeOptions) -> int:
@@ -370,21 +344,15 @@ def select(
     return tuple(rule for rule in runs if rule.name in selected)
 
 
+# the options that decide what the result is, not how it is verified or stored
+_OF_RESULT = ("fewest_nodes", "max_opset", "keep_opset", "allow_growth", "freeze_inputs", "keep_modules")
 _CONSTANTS = 4  # the first IR version in which an initializer need not be an input
 _NAMED = 3  # inputs of a note
 
 
 def frozen(source: Source) -> tuple[Source, tuple[str, ...]]:
     """Return a source whose initializers are no inputs, and a note about those that were; the source is not changed."""
-    match source:
-        case onnx.ModelProto():
-            model = io.from_proto(source)
-        case ir.Model():
-            model = source.clone()
-        case io.LoadedFile():
-            model = source.model.clone()
-        case _:
-            model = io.load(Path(source))
+    model = fresh(source)
     names = _defaults(model)
     if not names:
         return source, ("no initializer is an input: there is nothing to freeze",)

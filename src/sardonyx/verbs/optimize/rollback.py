@@ -23,6 +23,7 @@ from sardonyx.ir.rewriter import Observer
 from sardonyx.records.run import Event, RolledBack, Verdict
 from sardonyx.verbs.optimize import run_tables
 from sardonyx.verbs.optimize.candidates import WHOLE_PASS, Candidate, Forbidden, RewriteJob, VerifiedCandidate
+from sardonyx.verbs.optimize.options import OptimizeOptions
 
 if TYPE_CHECKING:
     from sardonyx.verification import Oracle
@@ -40,24 +41,21 @@ class _Failures(Struct):
     rounds: Counter[str] = field(default_factory=Counter[str])  # by pass: rounds in which a rewrite of it failed
 
 
-class VerificationOptions(Struct, frozen=True):
-    """How candidates are verified."""
-
-    inputs: Inputs
-    seed: int
-    threads: int | None
-    seconds: float  # about how long models may run
-    runtimes: tuple[str, ...]
-    reproducer: str | None = None  # folder for excerpts of wrong rewrites
-    force: bool = False  # overwrite files there
-
-
 class Verifier:
     """Verifies candidates of one job; the outputs of the source are computed once for all of them."""
 
-    def __init__(self, job: RewriteJob, options: VerificationOptions) -> None:
-        self._job = job
-        self._options = options
+    def __init__(
+        self,
+        job: RewriteJob,
+        options: OptimizeOptions,
+        inputs: Inputs = None,
+        seed: int = 0,
+        threads: int | None = None,
+        *,
+        force: bool = False,
+    ) -> None:
+        self._job, self._options, self._force = job, options, force  # force: overwrite files of a reproducer
+        self._inputs, self._seed, self._threads = inputs, seed, threads
         self.seconds: dict[str, float] = {"passes": 0.0, "verification": 0.0}
 
     @property
@@ -95,8 +93,11 @@ class Verifier:
                     hint='its results may depend on something outside it; `verify="off"` writes it unverified',
                 )
             event, verdict = self._first_failing(candidate, good, bad, verdict, forbidden)
-            failing = [RolledBack(event.pass_name, event.root, event.owner, self._reason(event, verdict))]
-            self._roll_back(failing, failures)
+            why = verdict.failures[0]
+            if self._local.findings.proven:  # equal in exact arithmetic, so that it is how the runtime computes it
+                kinds = ", ".join(dict.fromkeys(node.op_type for node in event.after)) or "the operators around it"
+                why = f"equal in exact arithmetic, but not as {verdict.reference} computes {kinds}: {why}"
+            self._roll_back([RolledBack(event.pass_name, event.root, event.owner, why)], failures)
 
     def _roll_back(self, failing: Sequence[RolledBack], failures: _Failures) -> None:
         """Forbid failing rewrites, and the whole pass if its rewrites failed in several rounds."""
@@ -158,24 +159,17 @@ class Verifier:
                 bad, verdict = middle, probe
         return candidate.log.events[bad - 1], verdict
 
-    def _reason(self, event: Event, verdict: Verdict) -> str:
-        """Return why a rewrite is rolled back; if it is equal in exact arithmetic, what the runtime computes is."""
-        if not self._local.findings.proven:
-            return verdict.failures[0]
-        kinds = ", ".join(dict.fromkeys(node.op_type for node in event.after)) or "the operators around it"
-        return f"equal in exact arithmetic, but not as {verdict.reference} computes {kinds}: {verdict.failures[0]}"
-
     @functools.cached_property
     def _oracle(self) -> Oracle:
         from sardonyx.verification import Oracle, seeds_from  # imported here: runs without verification do not load it
 
         return Oracle(
             self._job.source,
-            inputs=self._options.inputs,
-            seeds=seeds_from(self._options.seed),
-            seconds=self._options.seconds,
-            runtimes=self._options.runtimes,
-            threads=self._options.threads,
+            inputs=self._inputs,
+            seeds=seeds_from(self._seed),
+            seconds=self._options.verify_seconds,
+            runtimes=tuple(self._options.runtimes),
+            threads=self._threads,
             progress=lambda text: self._job.progress(f"verification, {text}", None),
         )
 
@@ -184,8 +178,8 @@ class Verifier:
         from sardonyx.verification.rewrite_check import LocalChecks
         from sardonyx.verification.rewrite_models import Reproducers
 
-        folder, force = self._options.reproducer, self._options.force
-        return LocalChecks(None if folder is None else Reproducers(folder, force=force))
+        folder = self._options.reproducer
+        return LocalChecks(None if folder is None else Reproducers(folder, force=self._force))
 
     def _verdict(self, candidate: Candidate, failed: Verdict | None = None) -> Verdict:
         """Verify a candidate; after a verdict that failed, on the trials that failed only."""

@@ -35,7 +35,7 @@ from sardonyx.verbs.bench import machine
 from sardonyx.verbs.bench.interleaving import MIN_ROUNDS, SLOT, Race, Run, race, slot
 from sardonyx.verbs.bench.statistics import Comparison, Finding
 from sardonyx.verbs.optimize.candidates import WHOLE_PASS, Candidate, Forbidden, Progress, RewriteJob, VerifiedCandidate
-from sardonyx.verbs.optimize.options import TuningOptions
+from sardonyx.verbs.optimize.options import TuneOptions
 from sardonyx.verification.subject import Model, Subject
 
 State = frozenset[str]  # names of the units that are flipped
@@ -250,23 +250,27 @@ class Tuner:
 
     Args:
         job: The source and all passes that may be chosen.
-        options: Budget, sizes and threads.
+        options: Seconds and sizes.
         folder: An empty folder for the runtime's files.
+        threads: Threads of the runtime.
+        seed: Seed of the inputs and of the order of measurements.
+        left_out: Passes that are off by default and may be added.
 
     Raises:
         UsageError: The budget is not positive, or a size is given for a dimension that is not dynamic.
     """
 
-    def __init__(self, job: RewriteJob, options: TuningOptions, folder: Path) -> None:
-        if not options.budget > 0:
-            raise UsageError(f"a budget of {options.budget:g} seconds is not positive")
-        self._job = job
-        self._options = options
+    def __init__(
+        self, job: RewriteJob, options: TuneOptions, folder: Path, *, threads: int, seed: int, left_out: Forbidden
+    ) -> None:
+        if not options.seconds > 0:
+            raise UsageError(f"a budget of {options.seconds:g} seconds is not positive")
+        self._job, self._budget, self._left_out = job, options.seconds, left_out
         source = Subject(job.source)
         self._sizes = dynamic_dims(source.model, options.sizes, source.any_session)
-        feeds = at_size(source.model, self._sizes, seed=options.seed)
-        self._settings = Settings(threads=options.threads)
-        self._ground = Ground(feeds, self._settings, folder, options.seed, job.progress)
+        feeds = at_size(source.model, self._sizes, seed=seed)
+        self._settings = Settings(threads=threads)
+        self._ground = Ground(feeds, self._settings, folder, seed, job.progress)
         self._units: tuple[Unit, ...] = ()
         self._rolled_back: Forbidden = frozenset()  # what failed verification
         self._loaded: dict[State, Contender] = {}  # the best state, and the one compared with it last
@@ -290,9 +294,9 @@ class Tuner:
             RuntimeFailure: The runtime cannot run the source or the result.
         """
         self._began, load = time.perf_counter(), machine.load()
-        left_out = sorted(name for name, _ in self._options.left_out)
+        left_out = sorted(name for name, _ in self._left_out)
         self._units = find_units(untuned.candidate, self._job.passes, left_out)
-        self._rolled_back = untuned.forbidden - self._options.left_out
+        self._rolled_back = untuned.forbidden - self._left_out
         final = self._first_race(untuned)
         slower = final.comparison(UNTUNED).finding is Finding.SLOWER
         groups = group_units(self._units, convolutional=convolutional)
@@ -334,7 +338,7 @@ class Tuner:
             threads=self._settings.threads,
             provider=self._settings.provider,
             clock=self._ground.clock,
-            budget=self._options.budget,
+            budget=self._budget,
             seconds=round(self._spent(), 3),
             load=load,
             notes=(_BUSY,) if load is not None and load > _MANY * (os.cpu_count() or 1) else (),
@@ -345,7 +349,7 @@ class Tuner:
         slowest = max(contender.once for contender in contenders.values())
         self._loaded[frozenset()] = contenders[UNTUNED]
         race = self._race(contenders, "timing source and result")
-        self._last = max(self._options.budget / _SHARES, self._ground.least(3, slowest)) + 3 * contenders[SOURCE].load
+        self._last = max(self._budget / _SHARES, self._ground.least(3, slowest)) + 3 * contenders[SOURCE].load
         return race
 
     def _forbidden(self, state: State) -> Forbidden:
@@ -364,10 +368,10 @@ class Tuner:
 
     def _affords(self, seconds: float) -> bool:
         """Return whether this many seconds can be spent before the last race."""
-        return self._spent() + seconds + self._last <= self._options.budget
+        return self._spent() + seconds + self._last <= self._budget
 
     def _race(self, contenders: Mapping[str, Contender], what: str) -> Race:
-        return self._ground.race(contenders, seconds=self._options.budget / _SHARES, what=what)
+        return self._ground.race(contenders, seconds=self._budget / _SHARES, what=what)
 
     def _measure(self, changed: State, current: State) -> Finding | None:
         """Compare a state with the best one so far; return None if no time is left."""
@@ -399,9 +403,7 @@ class Tuner:
         pair = (frozenset(contender.kernels.items()), frozenset(best.kernels.items()))
         if pair not in self._comparisons:
             what = f"question {len(self._questions) + 1}"
-            race = self._ground.race(
-                {_BEST: best, _OTHER: contender}, seconds=self._options.budget / _SHARES / 2, what=what
-            )
+            race = self._ground.race({_BEST: best, _OTHER: contender}, seconds=self._budget / _SHARES / 2, what=what)
             self._comparisons[pair] = race.estimate(_OTHER).comparison(floor=race.floor(), level=LEVEL)
         return self._comparisons[pair]
 
