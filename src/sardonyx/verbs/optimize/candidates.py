@@ -21,9 +21,7 @@ from sardonyx.ir.facts import Facts
 from sardonyx.ir.module_borders import Borders
 from sardonyx.ir.opset_raising import HIGHEST, RAISE
 from sardonyx.ir.rewriter import Log, Observer, Rewriter, Tally
-from sardonyx.ir.rules import Rule
 from sardonyx.ir.size_budget import Growth, allowance
-from sardonyx.ir.transaction import Substitution
 from sardonyx.passes import Pass
 from sardonyx.passes.installed import outside_failure
 from sardonyx.records.progress import Progress
@@ -75,21 +73,14 @@ class RewriteJob:
         keep_modules: Sequence[str] = (),
         certifies: bool = False,
     ) -> None:
-        self.source = source
-        self.path: Path | None = None
-        if isinstance(source, io.LoadedFile):
-            self.path = source.path
-        elif isinstance(source, (str, Path)):
-            self.path = Path(source)
-        self.passes = passes
-        self.progress = progress
+        self.source, self.passes, self.progress = source, passes, progress
+        path = source.path if isinstance(source, io.LoadedFile) else source
+        self.path = Path(path) if isinstance(path, (str, Path)) else None
         self._target = target_named(target)
         self._is_opset_chosen = False
         self._unfit: dict[tuple[str, str], Refusal] = {}  # rewrites whose nodes the device does not run
-        self._max_opset = max_opset
-        self._allow_growth = allow_growth
-        self._keep_modules = keep_modules
-        self._certifies = certifies
+        self._max_opset, self._allow_growth = max_opset, allow_growth
+        self._keep_modules, self._certifies = keep_modules, certifies
         self.notes: tuple[str, ...] = ()
         self._before: run_tables.GraphSnapshot | None = None
         self._file = io.ModelFile.open(source) if isinstance(source, (str, Path)) else None
@@ -130,21 +121,17 @@ class RewriteJob:
             self._unfit.clear()
 
     def _candidate(self, limit: int | None, forbidden: Forbidden, observe: Observer | None) -> Candidate:
-        """Return a candidate without the rewrites whose nodes the device does not run."""
-        if limit is None and self._target.device is not None:
-            self._find_unfit(self._target.device, forbidden)
-        made = self._built(limit, forbidden | self._unfit.keys(), observe)
-        made.log.refusals.extend(self._unfit.values())
-        return made
-
-    def _find_unfit(self, device: Profile, forbidden: Forbidden) -> None:
-        """Run the passes until no rewrite is left whose nodes leave the device, which only a whole run shows."""
-        while True:
+        """Return a candidate without the rewrites whose nodes the device does not run, which only a whole run shows."""
+        device = self._target.device
+        while limit is None and device is not None:
             kernels = Kernels(device)
             self._built(None, forbidden | self._unfit.keys(), kernels.observe)
             if not (found := kernels.unfit()):
-                return
+                break
             self._unfit |= found
+        made = self._built(limit, forbidden | self._unfit.keys(), observe)
+        made.log.refusals.extend(self._unfit.values())
+        return made
 
     def _built(self, limit: int | None, forbidden: Forbidden, observe: Observer | None) -> Candidate:
         model = self._fresh()
@@ -166,7 +153,7 @@ class RewriteJob:
             forbidden=forbidden,
             max_opset=0 if (RAISE.name, WHOLE_PASS) in forbidden else self._max_opset,
             progress=lambda name: self.progress(f"pass {name}", None),
-            observe=_both(observe, recorder),
+            observe=observe if recorder is None else recorder.observing(observe),
             borders=Borders.of(model, hierarchy, self._keep_modules),
         )
         try:
@@ -202,15 +189,3 @@ def fresh(source: Source) -> ir.Model:
             return source.model.clone()
         case _:
             return io.load(source)
-
-
-def _both(observe: Observer | None, recorder: Recorder | None) -> Observer | None:
-    """Return an observer that also records."""
-    if observe is None or recorder is None:
-        return observe if recorder is None else recorder.observe
-
-    def observe_both(facts: Facts, rule: Rule, root: str, rewrite: Substitution) -> None:
-        recorder.observe(facts, rule, root, rewrite)
-        observe(facts, rule, root, rewrite)
-
-    return observe_both

@@ -26,6 +26,7 @@ from sardonyx.common.atomic_write import write_whole
 from sardonyx.ir import io, metadata
 from sardonyx.ir.expressions import Expression, definition_of
 from sardonyx.ir.facts import Facts, constant_tensor
+from sardonyx.ir.rewriter import Observer
 from sardonyx.ir.rules import Rule
 from sardonyx.ir.scopes import bodies, is_constant, nodes_inside, top_graphs
 from sardonyx.ir.storage import Array
@@ -77,13 +78,22 @@ class Recorder:
             if tensor is not None and node.outputs[0].name:
                 self._tensors[id(tensor)] = node.outputs[0].name
             for name, body in bodies(node):
-                inner = f"{path}/{_first_output(node)}.{name}"
+                inner = f"{path}/{next((value.name for value in node.outputs if value.name), '')}.{name}"
                 self._number(body, inner)
                 own = [*body.inputs, *body.initializers.values(), *(v for each in body for v in each.outputs)]
                 self._body_names.update((value, (inner, value.name)) for value in own if value.name)
 
-    def observe(self, _facts: Facts, rule: Rule, _root: str, rewrite: Substitution) -> None:
-        """Record a rewrite before it is carried out."""
+    def observing(self, observe: Observer | None) -> Observer:
+        """Return an observer that records each rewrite before it is carried out, and calls another one."""
+
+        def record(facts: Facts, rule: Rule, root: str, rewrite: Substitution) -> None:
+            self._record(rule, rewrite)
+            if observe is not None:
+                observe(facts, rule, root, rewrite)
+
+        return record
+
+    def _record(self, rule: Rule, rewrite: Substitution) -> None:
         if self._renamed is None:
             self._renamed = {}
             for value, (path, name) in self._body_names.items():
@@ -96,24 +106,20 @@ class Recorder:
         assert graph is not None
         added: list[ir.Value] = []
         nodes = [self._node(node) for node in _new_nodes(rewrite, added)]
-        constants = [self._constant(value) for value in dict.fromkeys(added)]
-        entry: Json = {"pass": rule.name}
-        if self._paths[graph]:
-            entry["graph"] = self._paths[graph]
-        entry["opset"] = rewrite.opsets[1]
-        if nodes:
-            entry["nodes"] = nodes
-        entry["pairs"] = [[old.name, new.name] for old, new in rewrite.pairs]
+        constants: list[_Constant] = []
+        for value in dict.fromkeys(added):
+            tensor, name = value.const_value, value.name
+            assert tensor is not None
+            assert name is not None
+            definition = definition_of(tensor)
+            expression = None if definition is None else self._expression(f"{name}#", definition)
+            self._tensors[id(tensor)] = name
+            constants.append(_Constant(name, tensor, expression))
+        path, pairs = self._paths[graph], [[old.name, new.name] for old, new in rewrite.pairs]
+        where: Json = {"graph": path} if path else {}
+        what: Json = {"nodes": nodes} if nodes else {}
+        entry = {"pass": rule.name, **where, "opset": rewrite.opsets[1], **what, "pairs": pairs}
         self._rewrites.append((entry, constants))
-
-    def _constant(self, value: ir.Value) -> _Constant:
-        tensor = value.const_value
-        assert value.name is not None
-        assert tensor is not None
-        definition = definition_of(tensor)
-        expression = None if definition is None else self._expression(f"{value.name}#", definition)
-        self._tensors[id(tensor)] = value.name
-        return _Constant(value.name, tensor, expression)
 
     def _expression(self, result: str, definition: Expression) -> list[Json] | None:
         """Return an expression as nodes; None if it has a large operand that no constant of the graph is."""
@@ -221,10 +227,6 @@ def _json(node: onnx.NodeProto) -> Json:
     return json_format.MessageToDict(node, preserving_proto_field_name=True)
 
 
-def _first_output(node: ir.Node) -> str:
-    return next((value.name for value in node.outputs if value.name), "")
-
-
 def _new_nodes(rewrite: Substitution, constants: list[ir.Value]) -> Iterator[ir.Node]:
     """Yield the nodes that a rewrite adds, producers first, and collect the constants that it adds."""
     waiting = [new for _, new in reversed(rewrite.pairs)]
@@ -238,19 +240,15 @@ def _new_nodes(rewrite: Substitution, constants: list[ir.Value]) -> Iterator[ir.
             waiting.pop()
             continue
         read = [v for each in (producer, *nodes_inside(producer)) for v in each.inputs if v is not None]
-        missing = [v for v in read if _is_new(v, done)]
         constants += filter(_is_new_constant, read)
+        makers = ((v, v.producer()) for v in read)
+        missing = [v for v, maker in makers if maker is not None and maker.graph is None and maker not in done]
         if missing:
             waiting += missing
             continue
         done.add(producer)
         waiting.pop()
         yield producer
-
-
-def _is_new(value: ir.Value, done: set[ir.Node]) -> bool:
-    producer = value.producer()
-    return producer is not None and producer.graph is None and producer not in done
 
 
 def _is_new_constant(value: ir.Value) -> bool:

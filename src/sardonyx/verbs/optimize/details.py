@@ -36,18 +36,13 @@ class RunDetails(Struct, frozen=True, eq=False):
 def describe(before: Facts, after: Facts, refusals: Iterable[Refusal], rolled_back: Iterable[RolledBack]) -> RunDetails:
     """Describe a source and its result, whose nodes have origins."""
     with gc_pause.paused():
+        guess = fingerprint(after.model)  # it computes the same as the source with far fewer nodes
         return RunDetails(
-            fingerprint=guess_architecture(after.model),
+            fingerprint=ArchitectureGuess(guess.family.value, guess.confidence, guess.evidence),
             wiring_before=wiring(before.model, before),
             wiring_after=wiring(after.model, after),
             attention=pair_sites(find_sites(before), find_sites(after), refusals, rolled_back),
         )
-
-
-def guess_architecture(result: ir.Model) -> ArchitectureGuess:
-    """Guess the architecture from the result, which computes the same as the source with far fewer nodes."""
-    guess = fingerprint(result)
-    return ArchitectureGuess(guess.family.value, guess.confidence, guess.evidence)
 
 
 NONE = "none"
@@ -64,12 +59,8 @@ _MOVES = ops.KEEPS_ORDER | ops.CASTS | {"Dropout", "Transpose"}
 _KEEPS = _MOVES | ops.ARITHMETIC | ops.UNARY | ops.LAYER_NORMS | ops.RMS_NORMS | ops.QUANTIZES | {"Where"}
 
 
-class HeadSizes(Struct, frozen=True):
-    """The heads of one attention site; None for what the graph does not determine."""
-
-    heads: int | None = None  # of the queries
-    key_value_heads: int | None = None
-    head_size: int | None = None
+# The heads of the queries, of the keys and values, and the size of each; None for what the graph does not determine.
+HeadSizes = tuple[int | None, int | None, int | None]
 
 
 class SiteDescription(Struct, frozen=True):
@@ -111,10 +102,8 @@ class _SiteDescriber:
         nodes = self._nodes(site) if slots is None else site.nodes
         sizes = self._decomposed_heads(site) if slots is None else self._fused_heads(site.first)
         return SiteDescription(
-            module=p.owner_of(p.merge(origins.origins(node) for node in site.nodes)),
-            heads=sizes.heads,
-            key_value_heads=sizes.key_value_heads,
-            head_size=sizes.head_size,
+            p.owner_of(p.merge(origins.origins(node) for node in site.nodes)),
+            *sizes,
             mask=self._decomposed_mask(site, nodes) if slots is None else self._fused_mask(site.first, slots),
             causal=site.causal,
             cached=site.cached,
@@ -147,7 +136,7 @@ class _SiteDescriber:
                 continue
             shape = self._facts.shape(value)
             condition = name == "Where" and index == 0
-            mixed_in = name in _MIXES and (condition or shape is None or not set(shape) <= {1})
+            mixed_in = name in _MIXES and (condition or not self._is_single(value))
             factor = name in _FACTORS and bool(shape) and shape[-1] != 1  # one learned number per head is a scale too
             if mixed_in or factor:
                 yield value
@@ -171,13 +160,15 @@ class _SiteDescriber:
                 continue
             operands = [operand for operand in producer.inputs if operand is not None]
             for operand in operands if name == "Add" else operands[:1]:
-                if operand not in seen and not self._is_constant_scalar(operand):
+                is_constant = self._view.dependence(operand) is Dependence.CONSTANT
+                if operand not in seen and not (is_constant and self._is_single(operand)):
                     seen.add(operand)
                     waiting.append(operand)
 
-    def _is_constant_scalar(self, value: ir.Value) -> bool:
+    def _is_single(self, value: ir.Value) -> bool:
+        """Return whether a value has one element."""
         shape = self._facts.shape(value)
-        return shape is not None and set(shape) <= {1} and self._view.dependence(value) is Dependence.CONSTANT
+        return shape is not None and set(shape) <= {1}
 
     def _of_term(self, term: ir.Value) -> Iterator[str]:
         kind, causal = self._view.dependence(term), self._causal(term)
@@ -221,7 +212,8 @@ class _SiteDescriber:
             name = self._view.names[producer]
             if len(data) != 1 or producer in self._layers:
                 return
-            if name in _FACTORS and self._is_scalar_factor(producer, data[0]):
+            others = [operand for operand in producer.inputs if operand is not None and operand is not data[0]]
+            if name in _FACTORS and all(map(self._is_single, others)):
                 yield from (*moves, producer)
                 moves = []
             elif name in ops.CASTS or name in ("Identity", "Transpose"):
@@ -229,11 +221,6 @@ class _SiteDescriber:
             else:
                 return
             value = data[0]
-
-    def _is_scalar_factor(self, node: ir.Node, data: ir.Value) -> bool:
-        """Return whether the data is multiplied with, or divided by, tensors of one element."""
-        others = [value for value in node.inputs if value is not None and value is not data]
-        return all((shape := self._facts.shape(value)) is not None and set(shape) <= {1} for value in others)
 
     # The number and width of the heads, as far as shapes and attributes determine them.
 
@@ -243,17 +230,13 @@ class _SiteDescriber:
         attribute = node.attributes.get_int
         heads = attribute("num_heads", 0) or attribute("q_num_heads", 0)
         shared = attribute("kv_num_heads", 0) or heads
-        sizes = HeadSizes(heads or None, shared or None, self._head_width(node, query, heads, shared))
+        size = self._head_width(node, query, heads, shared)
         if not node.domain and query is not None and len(query) == 4:  # batch, heads, length, width
+            heads, size = _number(query[1]), _number(query[3])
             shared = _number(key[1]) if key is not None and len(key) == 4 else None
-            sizes = HeadSizes(_number(query[1]), shared, _number(query[3]))
-        return self._with_batched_heads(node, sizes) if sizes.heads == sizes.key_value_heads == 1 else sizes
-
-    def _with_batched_heads(self, node: ir.Node, sizes: HeadSizes) -> HeadSizes:
-        """Count the heads at the next layer: they may be folded into the batch, so that the operator sees only one."""
-        values = self._facts.shape(node.outputs[0])
-        heads = self._heads_after(node, _number(values[-1]) if values else None) or 1
-        return HeadSizes(heads, heads, sizes.head_size)
+        if heads == shared == 1:  # they may be folded into the batch, so that the operator sees only one
+            heads = shared = self._heads_after(node) or 1
+        return heads or None, shared or None, size
 
     def _head_width(self, node: ir.Node, query: tuple[Dim, ...] | None, heads: int, shared: int) -> int | None:
         if query is not None and len(query) == 5:  # batch, length, heads, query/key/value, width
@@ -272,30 +255,25 @@ class _SiteDescriber:
         """Return the sizes of a decomposed site, from its products and the layers before and after it."""
         scores, result = site.first, site.nodes[-1]
         size = self._contracted(scores)
-        values = self._facts.shape(result.outputs[0])
-        heads = self._heads_after(result, _number(values[-1]) if values else None)
-        heads = heads or self._heads_before(scores, size)
+        heads = self._heads_after(result) or self._heads_before(scores, size)
         heads = heads or self._heads_between(scores) or self._heads_between(result)
-        return HeadSizes(heads, _quotient(heads, self._repeated(scores)), size)
+        return heads, _quotient(heads, self._repeated(scores)), size
 
     def _contracted(self, product: ir.Node) -> int | None:
         """Return how many elements a product sums over."""
-        shape = self._shape(product, 0)
-        if product.op_type == "Einsum":
-            return self._contracted_letters(product, shape)
-        transposed = product.attributes.get_int("transA", 0)
-        return _number(shape[-2 if transposed else -1]) if shape is not None and len(shape) >= 2 else None
-
-    def _contracted_letters(self, product: ir.Node, shape: tuple[Dim, ...] | None) -> int | None:
+        shape = self._shape(product, 0) or ()
+        if product.op_type != "Einsum":
+            transposed = product.attributes.get_int("transA", 0)
+            return _number(shape[-2 if transposed else -1]) if len(shape) >= 2 else None
         inputs, _, output = product.attributes.get_string("equation", "").replace(" ", "").partition("->")
         first, _, second = inputs.partition(",")
         summed = [axis for axis, letter in enumerate(first) if letter in second and letter not in output]
-        if shape is None or len(shape) != len(first) or len(summed) != 1:
-            return None
-        return _number(shape[summed[0]])
+        return _number(shape[summed[0]]) if len(summed) == 1 and len(shape) == len(first) else None
 
-    def _heads_after(self, result: ir.Node, width: int | None) -> int | None:
+    def _heads_after(self, result: ir.Node) -> int | None:
         """Count the heads at the next layer, which reads all of them: its input width divided by that of one head."""
+        values = self._facts.shape(result.outputs[0])
+        width = _number(values[-1]) if values else None
         waiting, seen = [result.outputs[0]], {result.outputs[0]}
         while waiting and len(seen) < _MAX_VISITED:
             value = waiting.pop(0)

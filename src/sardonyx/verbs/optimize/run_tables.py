@@ -18,7 +18,6 @@ from sardonyx.ir.origins import owner
 from sardonyx.ir.plain_data import attributes_of, dtype_name, value_type
 from sardonyx.ir.rewriter import Log
 from sardonyx.ir.scopes import bodies, is_constant, label, operator, top_graphs
-from sardonyx.ir.shapes import Shape
 from sardonyx.passes import Pass
 from sardonyx.records import provenance as p
 from sardonyx.records.run import (
@@ -84,23 +83,10 @@ def pass_records(passes: Sequence[Pass], log: Log) -> tuple[PassRecord, ...]:
         refusals[refusal.pass_name].append(refusal)
     records: list[PassRecord] = []
     for rule in (*passes, *((RAISE,) if modules[RAISE.name] else ())):
-        tally = log.tallies[rule.name]
-        records.append(
-            PassRecord(
-                rule.name,
-                rule.algebra,
-                rule.accuracy,
-                tally.rewrites,
-                tally.nodes,
-                tally.constants,
-                tally.initializers,
-                tally.bytes,
-                round(tally.seconds, 6),
-                dict(sorted(modules[rule.name].items())),
-                _grouped(refusals[rule.name]),
-                rule.about,
-            )
-        )
+        tally, where = log.tallies[rule.name], dict(sorted(modules[rule.name].items()))
+        numbers = (tally.rewrites, tally.nodes, tally.constants, tally.initializers, tally.bytes)
+        told, seconds = (rule.name, rule.algebra, rule.accuracy), round(tally.seconds, 6)
+        records.append(PassRecord(*told, *numbers, seconds, where, _grouped(refusals[rule.name]), rule.about))
     return tuple(records)
 
 
@@ -126,10 +112,8 @@ def loosest(events: Iterable[Event], passes: Sequence[Pass]) -> Accuracy:
 
 def artifact(model: ir.Model, path: str | os.PathLike[str] | None, digest: str | None) -> Artifact:
     """Return the artifact of a model that was read or written, or is in memory; `digest` is the hash of its file."""
-    versions = dict(model.opset_imports)
-    if path is None:
-        return Artifact(None, None, 0, model.ir_version, versions)
-    return Artifact(os.fspath(path), digest, os.path.getsize(path), model.ir_version, versions)
+    file = (None, None, 0) if path is None else (os.fspath(path), digest, os.path.getsize(path))
+    return Artifact(*file, model.ir_version, dict(model.opset_imports))
 
 
 def _grouped(refusals: Sequence[Refusal]) -> tuple[RefusalGroup, ...]:
@@ -175,7 +159,10 @@ def wiring(model: ir.Model, facts: Facts | None = None) -> Wiring:
         ops=tuple(map(operator, places)),
         owners=tuple(owners),
         edges=tuple(edges),
-        inputs={name: _readers(value, places) for name, value in inputs.items()},
+        inputs={
+            name: tuple(sorted({places[user] for user in value.consumers() if user in places}))
+            for name, value in inputs.items()
+        },
         outputs={name: next(iter(_producers([value], places)), -1) for name, value in outputs.items()},
         edge_types=types.of(edges.values()),
         input_types=types.of(inputs.values()),
@@ -216,15 +203,16 @@ class _Types:
 
     def of(self, values: Iterable[ir.Value]) -> tuple[int, ...]:
         """Return the index of the type of each value, -1 if its rank or its element type is not known."""
-        facts = self._facts
-        return () if facts is None else tuple(self._index(facts.dtype(value), facts.shape(value)) for value in values)
-
-    def _index(self, dtype: ir.DataType | None, shape: Shape | None) -> int:
-        key = (dtype, shape)
-        if key not in self._seen:  # few types are distinct, and writing expressions is slow
-            written = value_type(dtype, shape)
-            self._seen[key] = -1 if written is None else self.known.setdefault(written, len(self.known))
-        return self._seen[key]
+        facts, indices = self._facts, list[int]()
+        if facts is None:
+            return ()
+        for value in values:
+            key = facts.dtype(value), facts.shape(value)
+            if key not in self._seen:  # few types are distinct, and writing expressions is slow
+                written = value_type(*key)
+                self._seen[key] = -1 if written is None else self.known.setdefault(written, len(self.known))
+            indices.append(self._seen[key])
+        return tuple(indices)
 
 
 def _walk(graph: ir.Graph, places: Places, edges: dict[tuple[int, int], ir.Value]) -> None:
@@ -249,14 +237,11 @@ def _producers(values: Sequence[ir.Value | None], places: Places) -> dict[int, i
     return found
 
 
-def _readers(value: ir.Value, places: Places) -> tuple[int, ...]:
-    return tuple(sorted({places[user] for user in value.consumers() if user in places}))
-
-
 BINS = 24
 _LARGEST = 1 << 22  # elements of a tensor that is read
 _MOST = 1 << 25  # elements that are read of one graph
 _LONGEST = 200  # characters of an attribute
+_NO_NUMBERS = (ir.DataType.STRING, ir.DataType.COMPLEX64, ir.DataType.COMPLEX128, ir.DataType.UNDEFINED)
 
 
 def shortened(value: object) -> str:
@@ -269,7 +254,7 @@ def summaries(constants: Mapping[str, ir.TensorProtocol]) -> dict[str, WeightSum
     """Return a summary of each constant, in the order given."""
     left, numbers = _MOST, dict[str, WeightSummary]()
     for name, tensor in sorted(constants.items(), key=lambda item: item[1].size):
-        read = tensor.size <= min(left, _LARGEST) and _is_number(tensor.dtype)
+        read = tensor.size <= min(left, _LARGEST) and tensor.dtype not in _NO_NUMBERS
         left -= tensor.size if read else 0
         numbers[name] = summary(tensor, read=read)
     return {name: numbers[name] for name in constants}
@@ -287,7 +272,3 @@ def summary(tensor: ir.TensorProtocol, *, read: bool = True) -> WeightSummary:
     low, high = float(finite.min()), float(finite.max())
     counts: Any = np.histogram(finite, bins=BINS, range=(low, high))[0] if high > low else ()
     return WeightSummary(kind, low, high, tuple(int(count) for count in counts), int(values.size - finite.size))
-
-
-def _is_number(dtype: ir.DataType) -> bool:
-    return dtype not in (ir.DataType.STRING, ir.DataType.COMPLEX64, ir.DataType.COMPLEX128, ir.DataType.UNDEFINED)
