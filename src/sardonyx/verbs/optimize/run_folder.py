@@ -19,9 +19,8 @@ from sardonyx.inputs.generator import dynamic_dims
 from sardonyx.ir import io
 from sardonyx.ir.device import shown_names
 from sardonyx.records import reading
-from sardonyx.records.analysis import Analysis
 from sardonyx.records.base import Record
-from sardonyx.records.bench import Benchmark, Profile
+from sardonyx.records.bench import Benchmark
 from sardonyx.records.progress import Progress
 from sardonyx.records.quantization import Quantization
 from sardonyx.records.run import Run
@@ -45,9 +44,11 @@ def check(
         UsageError: it contains a run of another model, or the model has no dimension that a size is given for.
     """
     path = _folder(folder)
-    if not force and (other := _source_of_run(path)) is not None and Path(other).name != Path(source).name:
-        hint = "name another folder, or replace its run with --force"
-        raise UsageError(f"{path} contains a run of {other}", hint=hint)
+    if not force and reading.tag_of(path / RUN) == Run.record_tag():
+        other = Run.from_json((path / RUN).read_bytes(), str(path / RUN), "name another folder").source.path
+        if other is not None and Path(other).name != Path(source).name:
+            hint = "name another folder, or replace its run with --force"
+            raise UsageError(f"{path} contains a run of {other}", hint=hint)
     _check_free(path, (*_names(), CERTIFICATE), force=force)
     if sizes:
         dynamic_dims(io.load(source), sizes)
@@ -155,23 +156,18 @@ def _measure(folder: Path, files: Sequence[str], how: Mapping[str, Any], progres
         plain_ms.extend(1000 * timing.median for timing in timed.points[0].timings)
         return timed
 
-    def run_profile() -> Profile:
-        rest = {name: value for name, value in how.items() if name not in ("seconds", "sizes")}
-        return profile_timed(files, plain_ms, how.get("sizes"), **rest, progress=progress)
-
-    def run_analyze() -> Analysis:
-        return analyze(Path(files[0]), beside=[Path(files[1])], sizes=how.get("sizes"), progress=progress)
-
     def run_placements() -> dict[str, Record]:
         if progress is not None:
             progress("looking up devices", None)
         sides = {side: placements(Path(file), shown_names()) for side, file in zip(SIDES, files, strict=True)}
         return {_placement(each.device, side): each for side, placed in sides.items() for each in placed}
 
+    (first, second), sizes = map(Path, files), how.get("sizes")
+    rest = {name: value for name, value in how.items() if name not in ("seconds", "sizes")}
     measurements: dict[str, Callable[[], Mapping[str, Record]]] = {
         "not timed": lambda: {BENCH: run_bench()},
-        "no time by module": lambda: {PROFILE: run_profile()},
-        "no costs": lambda: {ANALYSIS: run_analyze()},
+        "no time by module": lambda: {PROFILE: profile_timed(files, plain_ms, sizes, **rest, progress=progress)},
+        "no costs": lambda: {ANALYSIS: analyze(first, beside=[second], sizes=sizes, progress=progress)},
         "no devices": run_placements,
     }
     for failure, measure in measurements.items():
@@ -188,11 +184,3 @@ def _measure(folder: Path, files: Sequence[str], how: Mapping[str, Any], progres
 
 def _write(path: Path, record: bytes) -> None:
     write_whole(str(path), msgspec.json.format(record, indent=2) + b"\n", force=True)
-
-
-def _source_of_run(folder: Path) -> str | None:
-    """Return the source of the run in a folder, or None if there is no run."""
-    path = folder / RUN
-    if reading.tag_of(path) != Run.record_tag():
-        return None
-    return Run.from_json(path.read_bytes(), str(path), "name another folder").source.path

@@ -246,15 +246,9 @@ _SHARES = 8  # the first and the last race get an eighth of the budget each, a q
 
 
 class Tuner:
-    """Tunes the result of one job for this machine.
+    """Tunes the result of one job for this machine, in an empty folder for the runtime's files.
 
-    Args:
-        job: The source and all passes that may be chosen.
-        options: Seconds and sizes.
-        folder: An empty folder for the runtime's files.
-        threads: Threads of the runtime.
-        seed: Seed of the inputs and of the order of measurements.
-        left_out: Passes that are off by default and may be added.
+    Passes that are `left_out`, off by default, may be added.
 
     Raises:
         UsageError: The budget is not positive, or a size is given for a dimension that is not dynamic.
@@ -314,25 +308,13 @@ class Tuner:
             results[SOURCE] = self._rebuild(rebuild, every, None)
         nodes = {name: Census.of(verified.candidate.model).counts.nodes for name, verified in results.items()}
         nodes[SOURCE] = untuned.candidate.before.counts.nodes
-        decided = decisions(self._units, flipped, self._questions)
-        return results[chosen], self._record(chosen, why, final, nodes, decided, load)
-
-    def _record(
-        self,
-        chosen: str,
-        why: str,
-        final: Race,
-        nodes: Mapping[str, int],
-        decided: tuple[Decision, ...],
-        load: float | None,
-    ) -> Tuning:
-        return Tuning(
+        return results[chosen], Tuning(
             chosen=chosen,
             why=why,
             standing=tuple(_pace(final, name, nodes[name]) for name in final.seconds),
             gain=final.comparison(TUNED, UNTUNED).ratio if TUNED in final.seconds else None,
             floor=final.floor(),
-            decisions=decided,
+            decisions=decisions(self._units, flipped, self._questions),
             questions=tuple(self._questions),
             sizes=self._sizes,
             threads=self._settings.threads,
@@ -453,25 +435,15 @@ class Contender(Struct, frozen=True, eq=False):
 
 
 class Ground:
-    """Loads and times contenders on the same inputs and with the same settings.
+    """Loads and times contenders on the same inputs and with the same settings, in an empty folder for profiles.
 
     A model with one CPU thread runs in the calling thread, so that its CPU time can be counted without the time of
     other processes. On a shared machine this gives much narrower intervals.
-
-    Args:
-        feeds: The inputs of every run.
-        settings: Threads and provider.
-        folder: An empty folder for the runtime's profiles.
-        seed: Seed of the order within rounds.
-        progress: Called with how far a race is.
     """
 
     def __init__(self, feeds: Feeds, settings: Settings, folder: Path, seed: int, progress: Progress) -> None:
-        self._feeds = feeds
-        self._settings = settings
-        self._folder = folder
-        self._seed = seed
-        self._progress = progress
+        self._feeds, self._settings, self._folder = feeds, settings, folder
+        self._seed, self._progress = seed, progress
         single = settings.threads == 1 and settings.provider == "cpu"
         self._clock = time.thread_time if single else time.perf_counter
         self.clock = "cpu" if single else "wall"
@@ -500,9 +472,11 @@ class Ground:
     def race(self, contenders: Mapping[str, Contender], *, seconds: float, what: str) -> Race:
         """Time contenders in turns; the first is the reference."""
         runs = {name: contender.run for name, contender in contenders.items()}
-        result = race(
-            runs, seconds=seconds, seed=self._seed, progress=lambda _, fraction: self._progress(what, fraction)
-        )
+
+        def tell(_: str, fraction: float | None) -> None:
+            self._progress(what, fraction)
+
+        result = race(runs, seconds=seconds, seed=self._seed, progress=tell)
         self._slot = result.spent / _slots(len(runs), result.rounds)
         return result
 
