@@ -17,29 +17,15 @@ from sardonyx.runtime.library import Source
 LOAD_A_LIBRARY = "load the library that has them with `custom_ops`"
 
 # Domains that ONNX Runtime knows; functions of the model are known too.
-_DOMAINS = frozenset(
-    (
-        "",
-        "ai.onnx",
-        "ai.onnx.ml",
-        "ai.onnx.training",
-        "ai.onnx.preview.training",
-        "com.microsoft",
-        "com.microsoft.nchwc",
-    )
-)
+_STANDARD = ("", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training")
+_DOMAINS = frozenset((*_STANDARD, "com.microsoft", "com.microsoft.nchwc"))
 _SHAPE_ERROR = re.compile(r"Node \((?P<name>.*?)\) Op \((?P<op>\w+)\) \[ShapeInferenceError\] (?P<why>.*)")
 _UNREGISTERED = re.compile(r"([\w.]*):(\w+)\(-?\d+\) is not a registered function/op")
 _LISTED_NAMES = 4  # names in a message
 
 
 def explain(model: ir.Model, message: str) -> tuple[str, str] | None:
-    """Return one line about what is wrong with a model and a hint, or None if the cause is unknown.
-
-    Args:
-        model: The model that was not loaded.
-        message: The message of the runtime.
-    """
+    """Return one line about what is wrong with a model, from the runtime's message, and a hint; None if unknown."""
     return _unknown_operators(model, message) or _shape_error(model, message)
 
 
@@ -79,14 +65,11 @@ def _shape_error(model: ir.Model, message: str) -> tuple[str, str] | None:
         return None
     facts = Facts(model)
     facts.infer()
-    shapes = [f"{value.name} {_shape(facts, value)}" for value in nodes[0].inputs if value is not None]
+    sizes = [(value.name, facts.shape(value)) for value in nodes[0].inputs if value is not None]
+    told = [(name, "of unknown shape" if size is None else f"[{', '.join(map(str, size))}]") for name, size in sizes]
+    shapes = [f"{name} {text}" for name, text in told]
     name = nodes[0].name or nodes[0].outputs[0].name
     return (
         f"{match['op']} '{name}' cannot be computed: {match['why'].lower()}: {' and '.join(shapes)}",
         "correct the shapes where the model was exported",
     )
-
-
-def _shape(facts: Facts, value: ir.Value) -> str:
-    shape = facts.shape(value)
-    return "of unknown shape" if shape is None else f"[{', '.join(map(str, shape))}]"

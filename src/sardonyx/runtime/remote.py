@@ -90,16 +90,16 @@ class _Shared:
         is_same = self._process == os.getpid() and self._libraries == library.custom_op_libraries()
         return worker is not None and worker is self._worker and is_same
 
-    @property
-    def is_started(self) -> bool:
-        """Return whether there is a worker of this process."""
-        return self._worker is not None and self._process == os.getpid()
-
     def stop(self) -> None:
         """End the worker; the next request starts another one."""
         if self._worker is not None and self._process == os.getpid():
             self._worker.close()
         self._worker = None
+
+    def free(self) -> None:
+        """Ask the worker, if there is one of this process, to return memory to the system."""
+        if self._worker is not None and self._process == os.getpid():
+            self.ask(("free",), None)
 
     def ask(self, request: tuple[Any, ...], seconds: float | None) -> Any:
         """Send one request and return its reply, with a time limit."""
@@ -152,8 +152,7 @@ def free_memory() -> None:
     What it keeps would count as memory of the next model, and fewer trials of that one would fit.
     """
     with _shared.lock, contextlib.suppress(RuntimeFailure):
-        if _shared.is_started:
-            _shared.ask(("free",), None)
+        _shared.free()
 
 
 def evaluate(model: onnx.ModelProto) -> list[Array]:
@@ -266,13 +265,7 @@ class RemoteSession:
             try:
                 return _shared.ask(("run_each", self._number, [dict(feeds) for feeds in many]), self.seconds)
             except (RuntimeCrash, RuntimeTimeout):  # caused by one of them
-                return [self._outputs_or_failure(feeds) for feeds in many]
-
-    def _outputs_or_failure(self, feeds: Feeds) -> list[Value] | RuntimeFailure:
-        try:
-            return self.run(feeds)
-        except RuntimeFailure as failure:
-            return failure
+                return server.outputs_or_failures(self.run, many)
 
     def executed(self) -> frozenset[str] | None:
         """Return the names of the nodes that ran since the model was last opened, or None if they are not known."""

@@ -6,13 +6,14 @@ import contextlib
 import ctypes
 import time
 import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from sardonyx.errors import SardonyxError
+from sardonyx.errors import RuntimeFailure, SardonyxError
 from sardonyx.runtime import library
 from sardonyx.runtime.generation import generate
-from sardonyx.runtime.library import Engine, Source
+from sardonyx.runtime.library import Engine, Feeds, Source, Value
 from sardonyx.runtime.sessions import Runtime, Session, evaluate, load
 from sardonyx.runtime.worker_process import serve
 
@@ -29,20 +30,14 @@ class _Server:
 
     def run(self, number: int, feeds: Any) -> tuple[list[Any], float, int]:
         """Return the outputs, the time in seconds, and the peak memory of this process during the run."""
-        _reset_peak()
+        with contextlib.suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")  # resets the peak
         start = time.perf_counter()
         outputs = self._engines[number].run(feeds)
         return outputs, time.perf_counter() - start, _peak_bytes()
 
     def run_each(self, number: int, many: list[Any]) -> list[Any]:
-        """Return the outputs for each of the feeds, or the failure."""
-        return [self._outputs_or_failure(number, feeds) for feeds in many]
-
-    def _outputs_or_failure(self, number: int, feeds: Any) -> list[Any] | SardonyxError:
-        try:
-            return self._engines[number].run(feeds)
-        except SardonyxError as failure:
-            return failure
+        return outputs_or_failures(self._engines[number].run, many)
 
     evaluate = staticmethod(evaluate)
     generate = staticmethod(generate)
@@ -61,9 +56,17 @@ class _Server:
             ctypes.CDLL(None).malloc_trim(0)
 
 
-def _reset_peak() -> None:
-    with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
+def outputs_or_failures(
+    run: Callable[[Feeds], list[Value]], many: Sequence[Feeds]
+) -> list[list[Value] | RuntimeFailure]:
+    """Return the outputs for each of the feeds, or the failure."""
+    results: list[list[Value] | RuntimeFailure] = []
+    for feeds in many:
+        try:
+            results.append(run(feeds))
+        except RuntimeFailure as failure:
+            results.append(failure)
+    return results
 
 
 def _peak_bytes() -> int:

@@ -6,6 +6,7 @@ Values of types that have no numpy name in the runtime (bfloat16, float8, int4 â
 from __future__ import annotations
 
 import ctypes
+import functools
 import importlib
 import importlib.util
 import json
@@ -104,13 +105,15 @@ class ReferenceSession:
     """A model in the reference evaluator of the onnx package: slow, but has every standard operator."""
 
     def __init__(self, source: Source) -> None:
-        import onnx
-        from onnx.reference import ReferenceEvaluator
+        onnx: Any = importlib.import_module("onnx")
+        evaluator: Any = importlib.import_module("onnx.reference").ReferenceEvaluator
 
         def build() -> Any:
-            return ReferenceEvaluator(_as_proto(source, onnx))
+            if isinstance(source, (str, Path)):
+                return evaluator(onnx.load(str(source)))
+            return evaluator(onnx.load_from_string(source) if isinstance(source, bytes) else source)
 
-        self._evaluator: Any = _guarded(build, "load")
+        self._evaluator: Any = _guarded(build, "onnx.reference cannot load")
 
     @property
     def name(self) -> str:
@@ -122,7 +125,8 @@ class ReferenceSession:
     def run(self, feeds: Feeds) -> list[Value]:
         """Return all graph outputs in order."""
         with np.errstate(all="ignore"):
-            results: list[Any] = _guarded(lambda: self._evaluator.run(None, dict(feeds)), "run")
+            run = functools.partial(self._evaluator.run, None, dict(feeds))
+            results: list[Any] = _guarded(run, "onnx.reference cannot run")
         return [_normalized(result) for result in results]
 
 
@@ -144,17 +148,12 @@ def evaluate(model: Source) -> list[Array]:
     return arrays
 
 
-def _as_proto(source: Source, onnx: Any) -> Any:
-    if isinstance(source, (str, Path)):
-        return onnx.load(str(source))
-    return onnx.load_from_string(source) if isinstance(source, bytes) else source
-
-
-def _guarded(action: Callable[[], Any], verb: str) -> Any:
+def _guarded(action: Callable[[], Any], failure: str, errors: tuple[type[Exception], ...] = (Exception,)) -> Any:
+    """Return the result of an action of another runtime; by default it may raise anything, as the evaluator does."""
     try:
         return action()
-    except Exception as error:  # operators of the evaluator may raise anything
-        raise RuntimeFailure(f"onnx.reference cannot {verb} the model: {library.one_line(error)}") from error
+    except errors as error:
+        raise RuntimeFailure(f"{failure} the model: {library.one_line(error)}") from error
 
 
 def _normalized(value: Any) -> Value:
@@ -258,36 +257,27 @@ def load(
     keeps_memory: bool = False,
     using: Installed | None = None,
 ) -> Engine:
-    """Load a model in one of the runtimes.
-
-    Args:
-        runtime: The runtime.
-        source: The model.
-        threads: Threads of the runtime; its own choice if None.
-        profile: Record which nodes run, if the runtime can.
-        optimize: Let ONNX Runtime optimize the graph.
-        keeps_memory: Let ONNX Runtime keep the memory of intermediate results until the model is closed.
-        using: What runs models in a browser.
+    """Load a model in one of the runtimes; those that cannot record which nodes run ignore `profile`.
 
     Raises:
         RuntimeFailure: if the runtime does not accept the model.
     """
-    loaders: dict[Runtime, Callable[[], Engine]] = {
-        Runtime.ORT: lambda: Session(
-            source, optimize=optimize, threads=threads, profile=profile, keeps_memory=keeps_memory
-        ),
-        Runtime.REFERENCE: lambda: ReferenceSession(source),
-        Runtime.OPENVINO: lambda: OpenVinoSession(source, threads=threads),
-    }
-    if runtime in loaders:
-        return loaders[runtime]()
-    from sardonyx.runtime.web import WebSession  # slow to import
+    match runtime:
+        case Runtime.ORT:
+            return Session(source, optimize=optimize, threads=threads, profile=profile, keeps_memory=keeps_memory)
+        case Runtime.REFERENCE:
+            return ReferenceSession(source)
+        case Runtime.OPENVINO:
+            return OpenVinoSession(source, threads=threads)
+        case Runtime.WEB_WASM | Runtime.WEB_WEBGPU:
+            from sardonyx.runtime.web import WebSession  # slow to import
 
-    return WebSession(source, _IN_BROWSER[runtime], threads=threads, using=using)
+            return WebSession(source, _IN_BROWSER[runtime], threads=threads, using=using)
 
 
 # A model in OpenVINO on the CPU, an implementation of the ONNX operators that shares no kernel with ONNX Runtime.
 
+_OPENVINO_ERRORS = (RuntimeError, ValueError, TypeError, NotImplementedError)
 # Compute in single precision: by default the plugin may use bfloat16 if the machine supports it.
 _SETTINGS = {"INFERENCE_PRECISION_HINT": "f32", "EXECUTION_MODE_HINT": "ACCURACY"}
 
@@ -302,14 +292,13 @@ class OpenVinoSession:
     def __init__(self, source: Source, *, threads: int | None = None) -> None:
         sys.modules.setdefault("openvino_telemetry", cast("Any", None))  # otherwise the import connects to a server
         package: Any = importlib.import_module("openvino")
-        self._failure: Any = (RuntimeError, ValueError, TypeError, NotImplementedError)
         settings = _SETTINGS | ({} if threads is None else {"INFERENCE_NUM_THREADS": threads})
 
         def compile_model() -> Any:
             core = package.Core()
             return core.compile_model(core.read_model(library.loadable(source)), "CPU", settings)
 
-        self._model: Any = self._guarded(compile_model, "load")
+        self._model: Any = _guarded(compile_model, "OpenVINO cannot load", _OPENVINO_ERRORS)
 
     @property
     def name(self) -> str:
@@ -335,13 +324,7 @@ class OpenVinoSession:
             request.infer(inputs)
             return [np.array(request.get_output_tensor(index).data) for index in range(len(self._model.outputs))]
 
-        return lambda: self._guarded(infer, "run")
-
-    def _guarded(self, action: Callable[[], Any], verb: str) -> Any:
-        try:
-            return action()
-        except self._failure as error:
-            raise RuntimeFailure(f"OpenVINO cannot {verb} the model: {library.one_line(error)}") from error
+        return lambda: _guarded(infer, "OpenVINO cannot run", _OPENVINO_ERRORS)
 
 
 def _dense(value: Value, name: str) -> Array:

@@ -30,13 +30,6 @@ class Level(StrEnum):
     ALL = "all"
 
 
-_LEVELS = {
-    Level.OFF: "ORT_DISABLE_ALL",
-    Level.BASIC: "ORT_ENABLE_BASIC",
-    Level.EXTENDED: "ORT_ENABLE_EXTENDED",
-    Level.LAYOUT: "ORT_ENABLE_LAYOUT",
-    Level.ALL: "ORT_ENABLE_ALL",
-}
 _WEIGHTS_FILE = "session.optimized_model_external_initializers_file_name"
 _WEIGHTS_SIZE = "session.optimized_model_external_initializers_min_size_in_bytes"
 
@@ -58,11 +51,8 @@ def providers() -> tuple[str, ...]:
 class TimedModel:
     """One model in the runtime under given settings.
 
-    Args:
-        source: The model.
-        settings: Threads, provider and level.
-        profile: The prefix of the path of the runtime's profile; no profile if None.
-        optimized: Where to save the graph after the runtime's optimizations, weights next to it; not saved if None.
+    The runtime's profile goes to a path with the prefix `profile`, the graph after its optimizations to `optimized`,
+    with the weights next to it.
 
     Raises:
         RuntimeFailure: if the runtime does not accept the model.
@@ -73,9 +63,8 @@ class TimedModel:
         self, source: Source, settings: Settings, *, profile: Path | None = None, optimized: Path | None = None
     ) -> None:
         options = library.session_options()
-        options.graph_optimization_level = getattr(
-            library.onnxruntime().GraphOptimizationLevel, _LEVELS[settings.level]
-        )
+        level = "ORT_DISABLE_ALL" if settings.level is Level.OFF else f"ORT_ENABLE_{settings.level.upper()}"
+        options.graph_optimization_level = getattr(library.onnxruntime().GraphOptimizationLevel, level)
         options.intra_op_num_threads = settings.threads
         options.inter_op_num_threads = 1
         if profile is not None:
@@ -85,7 +74,12 @@ class TimedModel:
             options.optimized_model_filepath = str(optimized)
             options.add_session_config_entry(_WEIGHTS_FILE, weights_beside(optimized).name)
             options.add_session_config_entry(_WEIGHTS_SIZE, "1024")
-        provider = _full_name(settings.provider)
+        available: list[str] = library.onnxruntime().get_available_providers()
+        wanted = settings.provider.lower()
+        provider = next((name for name in available if wanted in (_short_name(name), name.lower())), None)
+        if provider is None:
+            hint = f"it has {', '.join(providers())}"
+            raise UsageError(f"ONNX Runtime has no provider {settings.provider!r} here", hint=hint)
         start = time.perf_counter()
         try:
             self._session: Any = library.open_session(source, options, [provider])
@@ -125,13 +119,6 @@ class TimedModel:
 def weights_beside(optimized: Path) -> Path:
     """Return where the weights of an optimized graph go; a dangling link there keeps them from being written."""
     return optimized.with_name(optimized.name + ".weights")
-
-
-def _full_name(provider: str) -> str:
-    for name in library.onnxruntime().get_available_providers():
-        if provider.lower() in (_short_name(name), name.lower()):
-            return name
-    raise UsageError(f"ONNX Runtime has no provider {provider!r} here", hint=f"it has {', '.join(providers())}")
 
 
 def _short_name(name: str) -> str:
