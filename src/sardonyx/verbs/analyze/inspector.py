@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import overload
 
@@ -23,41 +23,51 @@ from sardonyx.ir.scopes import bodies, is_constant, label, scopes, top_graphs
 from sardonyx.ir.shapes import expr
 from sardonyx.ir.tensors import FileTensor
 from sardonyx.records.inspection import Body, DynamicDim, FunctionUse, Inspection, ModuleInspection, Port
-from sardonyx.records.provenance import is_within, module_of
+from sardonyx.records.provenance import is_within, lineage, module_of
 from sardonyx.verbs.analyze.census import Census, coverage, evidence, modules, ops, port, root_nodes, tied, weights
 from sardonyx.verbs.analyze.fingerprint import fingerprint
 
+Chain = Callable[[str], tuple[str, ...]]  # a path -> the keys of the modules from the model down to it
 
-class _Contents(Struct, frozen=True):
+
+class ModuleContents(Struct, frozen=True, eq=False):
     """The contents of one module; the sets are ordered, the nodes in the order in which they finish."""
 
-    nodes: dict[ir.Node, None]
+    nodes: dict[ir.Node, None] = field(default_factory=dict[ir.Node, None])
+    edges: dict[tuple[ir.Node, ir.Node], None] = field(default_factory=dict[tuple[ir.Node, ir.Node], None])
     inputs: dict[ir.Value, None] = field(default_factory=dict[ir.Value, None])  # produced outside, without initializers
     outputs: dict[ir.Value, None] = field(default_factory=dict[ir.Value, None])  # read outside, or outputs of the model
 
 
-def _contents(model: ir.Model, nodes: Sequence[ir.Node], path: str) -> _Contents:
-    inside = _Contents({node: None for node in nodes if any(is_within(module, path) for module in _modules_of(node))})
+def module_contents(model: ir.Model, chain: Chain) -> dict[str, ModuleContents]:
+    """Return the contents of every module that has a node, by the keys that `chain` returns."""
+    nodes = [node for graph in top_graphs(model) for node in _inner_first(graph)]
+    homes: dict[ir.Node | None, dict[str, None]] = {None: {}}  # the keys of all modules that contain a node
+    for node in sorted(nodes, key=is_constant):  # the order of modules is that in which their other nodes run
+        readers = node.outputs[0].consumers() if is_constant(node) else ()
+        homes[node] = dict.fromkeys(key for each in (node, *readers) for key in chain(owner(each)))
     holders = {value: scope.holder for scope in scopes(model) for value in scope.graph.inputs}
+    modules: dict[str, ModuleContents] = defaultdict(ModuleContents)
     for reader in nodes:
+        for key in homes[reader]:
+            modules[key].nodes[reader] = None
         # the outputs of a body flow into the node that owns it, from which its inputs come
         results = (value for _, body in bodies(reader) for value in body.outputs if value.producer() is not None)
         for value in filter(None, (*reader.inputs, *results)):
             producer = value.producer()
-            if reader not in inside.nodes:
-                if producer in inside.nodes and not is_constant(producer):
-                    inside.outputs[value] = None
-            elif (producer or holders.get(value)) not in inside.nodes and not value.is_initializer():
-                inside.inputs[value] = None
-    for graph in top_graphs(model):
-        inside.outputs.update({value: None for value in graph.outputs if value.producer() in inside.nodes})
-    return inside
-
-
-def _modules_of(node: ir.Node) -> list[str]:
-    """Return the module of a node, and of a constant also the modules that read it."""
-    readers = node.outputs[0].consumers() if is_constant(node) else ()
-    return [module_of(owner(each)) for each in (node, *readers)]
+            made_in = homes[producer or holders.get(value)]
+            for key in homes[reader]:
+                if key not in made_in and not value.is_initializer():
+                    modules[key].inputs[value] = None
+                elif producer is not None:
+                    modules[key].edges[producer, reader] = None
+            for key in made_in if producer is not None and not is_constant(producer) else ():
+                if key not in homes[reader]:
+                    modules[key].outputs[value] = None
+    for value in (value for graph in top_graphs(model) for value in graph.outputs):
+        for key in homes[value.producer()]:
+            modules[key].outputs[value] = None
+    return dict(modules)
 
 
 def _inner_first(graph: ir.Graph | ir.Function) -> Iterator[ir.Node]:
@@ -70,10 +80,9 @@ def _inner_first(graph: ir.Graph | ir.Function) -> Iterator[ir.Node]:
 
 def _inspect_module(source: Tagged, pattern: str) -> ModuleInspection:
     """Describe the one module that a tag, an instance path or a glob selects."""
-    nodes = [node for graph in top_graphs(source.model) for node in _inner_first(graph)]
-    paths = [path for node in nodes for path in _modules_of(node)]
-    path = find_module(source.hierarchy, (*source.hierarchy.classes, *paths), pattern)
-    inside, census = _contents(source.model, nodes, path), Census.of(source.model)
+    contents = module_contents(source.model, lambda path: tuple(lineage(module_of(path))))
+    path = find_module(source.hierarchy, (*source.hierarchy.classes, *contents), pattern)
+    inside, census = contents.get(path, ModuleContents()), Census.of(source.model)
     own = census.among(inside.nodes)
     facts = Facts(source.model)
     if any(value.type is None or value.shape is None for value in (*inside.inputs, *inside.outputs)):
