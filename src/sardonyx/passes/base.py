@@ -6,6 +6,7 @@ replace it. This module also offers the other names that passes are written with
 
 from __future__ import annotations
 
+import re
 import sys
 from abc import abstractmethod
 from typing import ClassVar
@@ -36,8 +37,10 @@ class Example(Struct, frozen=True):
     """A rewrite in ONNX text; the contract test runs it.
 
     `before` becomes `after`. `near_miss` stays unchanged and is refused for a reason that contains `refusal`, which is
-    empty if the pass does not report it. A text without a header, as in `agraph (float[N] x) => (float[N] y) {…}`, gets
-    one that imports the standard operators of `opset`.
+    empty if the pass does not report it. A text may leave out the header, which then imports the operators of `opset`
+    (and those of com.microsoft if it has some), and the name of the graph: `(float[N] x) => (float[N] y) {…}`. The
+    others may leave out inputs and outputs that are those of `before`, as in `<float two = {2}> {…}`, and its constants
+    as well: `{…}`.
     """
 
     before: str
@@ -47,12 +50,19 @@ class Example(Struct, frozen=True):
     opset: int = 18
 
     def __post_init__(self) -> None:
-        """Add the header where it is left out."""
-        header = f'<ir_version: {11 if self.opset >= 23 else 10}, opset_import: ["" : {self.opset}]>'
+        """Add what is left out."""
+        head = re.search(r"(?s)(\([^()]*\)\s*=>\s*\([^()]*\))\s*(<.*?>)?\s*(?=\{)", self.before)
+        interface, constants = (head[1], head[2] or "") if head else ("", "")
         for name in ("before", "after", "near_miss"):
-            text: str = getattr(self, name)
-            if not text.lstrip().startswith("<"):
-                force_setattr(self, name, f"{header} {text}")
+            text = getattr(self, name).strip()
+            if text.startswith("<ir_version"):
+                continue
+            text = f"{interface} {constants if text.startswith('{') else ''} {text}" if text[:1] in ("<", "{") else text
+            graph = f"agraph {text}" if text.startswith("(") else text
+            contrib = ', "com.microsoft" : 1' if "com.microsoft." in text else ""
+            version = 11 if self.opset >= 23 else 10
+            header = f'<ir_version: {version}, opset_import: ["" : {self.opset}{contrib}]>'
+            force_setattr(self, name, f"{header} {graph}")
 
 
 class Pass(Rule):

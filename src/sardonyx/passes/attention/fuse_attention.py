@@ -47,7 +47,7 @@ class FuseAttention(NodePass):
     needs = 23
     example = Example(
         before="""
-            agraph (float[2, 2, 5, 4] q, float[2, 2, 3, 4] k, float[2, 2, 3, 4] v, float[2, 1, 5, 3] m)
+            (float[2, 2, 5, 4] q, float[2, 2, 3, 4] k, float[2, 2, 3, 4] v, float[2, 1, 5, 3] m)
                 => (float[2, 2, 5, 4] y)
             <float c = {0.3}> {
                 kt = Transpose <perm = [0, 1, 3, 2]> (k)
@@ -58,13 +58,9 @@ class FuseAttention(NodePass):
                 y = MatMul(p, v)
             }
         """,
-        after="""
-            agraph (float[2, 2, 5, 4] q, float[2, 2, 3, 4] k, float[2, 2, 3, 4] v, float[2, 1, 5, 3] m)
-                => (float[2, 2, 5, 4] y)
-            <float below_one = {0.99999994}> { b = Mul(m, below_one)  y = Attention <scale = 0.3> (q, k, v, b) }
-        """,
+        after="<float below_one = {0.99999994}> { b = Mul(m, below_one)  y = Attention <scale = 0.3> (q, k, v, b) }",
         near_miss="""
-            agraph (float[2, 2, 5, 4] q, float[2, 2, 3, 4] k, float[2, 2, 3, 4] v)
+            (float[2, 2, 5, 4] q, float[2, 2, 3, 4] k, float[2, 2, 3, 4] v)
                 => (float[2, 2, 5, 4] y, float[2, 2, 5, 3] p)
             {
                 kt = Transpose <perm = [0, 1, 3, 2]> (k)

@@ -29,22 +29,16 @@ class FuseAttentionCache(NodePass):
     needs = 23
     example = Example(
         before="""
-            agraph (float[B, 4, S, 8] q, float[B, 2, S, 8] k, float[B, 2, S, 8] v, float[B, 2, P, 8] past_k,
+            (float[B, 4, S, 8] q, float[B, 2, S, 8] k, float[B, 2, S, 8] v, float[B, 2, P, 8] past_k,
                     float[B, 2, P, 8] past_v) => (float[B, 4, S, 8] y, float[B, 2, T, 8] all_k, float[B, 2, T, 8] all_v)
             {
                 all_k = Concat <axis = 2> (past_k, k)  all_v = Concat <axis = -2> (past_v, v)
                 y = Attention(q, all_k, all_v)
             }
         """,
-        after="""
-            agraph (float[B, 4, S, 8] q, float[B, 2, S, 8] k, float[B, 2, S, 8] v, float[B, 2, P, 8] past_k,
-                    float[B, 2, P, 8] past_v) => (float[B, 4, S, 8] y, float[B, 2, T, 8] all_k, float[B, 2, T, 8] all_v)
-            {
-                y, all_k, all_v = Attention(q, k, v, , past_k, past_v)
-            }
-        """,
+        after="{ y, all_k, all_v = Attention(q, k, v, , past_k, past_v) }",
         near_miss="""
-            agraph (float[B, 4, S, 8] q, float[B, 2, S, 8] k, float[B, 2, S, 8] v, float[B, 2, P, 8] past_k,
+            (float[B, 4, S, 8] q, float[B, 2, S, 8] k, float[B, 2, S, 8] v, float[B, 2, P, 8] past_k,
                     float[B, 2, P, 8] past_v) => (float[B, 4, S, 8] y, float[B, 2, T, 8] all_k)
             <float zero = {0}> {
                 all_k = Concat <axis = 2> (past_k, k)  all_v = Concat <axis = 2> (past_v, v)

@@ -65,7 +65,7 @@ class FuseRotaryEmbedding(NodePass):
     needs = 23
     example = Example(
         before="""
-            agraph (float[B, 2, S, 8] x, float[B, S, 4] angle) => (float[B, 2, S, 8] y)
+            (float[B, 2, S, 8] x, float[B, S, 4] angle) => (float[B, 2, S, 8] y)
             <int64[1] zero = {0}, int64[1] half = {4}, int64[1] end = {8}, int64[1] last = {3}, int64[1] one = {1}> {
                 c = Cos(angle)  cc = Concat <axis = -1> (c, c)  cos = Unsqueeze(cc, one)
                 s = Sin(angle)  ss = Concat <axis = -1> (s, s)  sin = Unsqueeze(ss, one)
@@ -74,16 +74,13 @@ class FuseRotaryEmbedding(NodePass):
                 a = Mul(x, cos)  b = Mul(turned, sin)  y = Add(a, b)
             }
         """,
-        after="""
-            agraph (float[B, 2, S, 8] x, float[B, S, 4] angle) => (float[B, 2, S, 8] y)
-            <int64[1] one = {1}> {
-                c = Cos(angle)  cc = Concat <axis = -1> (c, c)  cos = Unsqueeze(cc, one)
-                s = Sin(angle)  ss = Concat <axis = -1> (s, s)  sin = Unsqueeze(ss, one)
-                y = RotaryEmbedding(x, c, s)
-            }
-        """,
+        after="""{
+            c = Cos(angle)  cc = Concat <axis = -1> (c, c)  cos = Unsqueeze(cc, one)
+            s = Sin(angle)  ss = Concat <axis = -1> (s, s)  sin = Unsqueeze(ss, one)
+            y = RotaryEmbedding(x, c, s)
+        }""",
         near_miss="""
-            agraph (float[B, 2, S, 8] x, float[B, S, 8] angle) => (float[B, 2, S, 8] y)
+            (float[B, 2, S, 8] x, float[B, S, 8] angle) => (float[B, 2, S, 8] y)
             <int64[1] zero = {0}, int64[1] half = {4}, int64[1] end = {8}, int64[1] last = {3}, int64[1] one = {1}> {
                 c = Cos(angle)  cos = Unsqueeze(c, one)  s = Sin(angle)  sin = Unsqueeze(s, one)
                 left = Slice(x, zero, half, last)  right = Slice(x, half, end, last)

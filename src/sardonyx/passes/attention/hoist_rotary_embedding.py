@@ -34,21 +34,18 @@ class HoistRotaryEmbedding(NodePass):
     needs = 23
     example = Example(
         before="""
-            agraph (float[B, S, 16] x, float[B, S, 4] c, float[B, S, 4] s) => (float[B, 2, S, 8] y)
+            (float[B, S, 16] x, float[B, S, 4] c, float[B, S, 4] s) => (float[B, 2, S, 8] y)
             <int64[4] heads = {0, 0, 2, 8}> {
                 a = Tanh(x)  b = Reshape(a, heads)  d = Transpose <perm = [0, 2, 1, 3]> (b)
                 y = RotaryEmbedding(d, c, s)
             }
         """,
-        after="""
-            agraph (float[B, S, 16] x, float[B, S, 4] c, float[B, S, 4] s) => (float[B, 2, S, 8] y)
-            <int64[4] heads = {0, 0, 2, 8}> {
-                a = Tanh(x)  b = RotaryEmbedding <num_heads = 2> (a, c, s)
-                d = Reshape(b, heads)  y = Transpose <perm = [0, 2, 1, 3]> (d)
-            }
-        """,
+        after="""{
+            a = Tanh(x)  b = RotaryEmbedding <num_heads = 2> (a, c, s)
+            d = Reshape(b, heads)  y = Transpose <perm = [0, 2, 1, 3]> (d)
+        }""",
         near_miss="""
-            agraph (float[B, S, 16] x, float[B, S, 4] c, float[B, S, 4] s) => (float[B, 2, S, 8] y, float[B, 2, S, 8] d)
+            (float[B, S, 16] x, float[B, S, 4] c, float[B, S, 4] s) => (float[B, 2, S, 8] y, float[B, 2, S, 8] d)
             <int64[4] heads = {0, 0, 2, 8}> {
                 a = Tanh(x)  b = Reshape(a, heads)  d = Transpose <perm = [0, 2, 1, 3]> (b)
                 y = RotaryEmbedding(d, c, s)

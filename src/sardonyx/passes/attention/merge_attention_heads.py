@@ -42,7 +42,7 @@ class MergeAttentionHeads(NodePass):
     needs = 23
     example = Example(
         before="""
-            agraph (float[2, 5, 8] x, float[2, 3, 8] z) => (float[2, 5, 8] y)
+            (float[2, 5, 8] x, float[2, 3, 8] z) => (float[2, 5, 8] y)
             <int64[4] heads = {0, 0, 2, 4}, int64[3] merged = {0, 0, 8}> {
                 qr = Reshape(x, heads)  q = Transpose <perm = [0, 2, 1, 3]> (qr)
                 kr = Reshape(z, heads)  k = Transpose <perm = [0, 2, 1, 3]> (kr)
@@ -52,14 +52,9 @@ class MergeAttentionHeads(NodePass):
                 t = Transpose <perm = [0, 2, 1, 3]> (a)  y = Reshape(t, merged)
             }
         """,
-        after="""
-            agraph (float[2, 5, 8] x, float[2, 3, 8] z) => (float[2, 5, 8] y) {
-                n = Tanh(z)
-                y = Attention <q_num_heads = 2, kv_num_heads = 2> (x, z, n)
-            }
-        """,
+        after="{ n = Tanh(z)  y = Attention <q_num_heads = 2, kv_num_heads = 2> (x, z, n) }",
         near_miss="""
-            agraph (float[2, 5, 8] x, float[2, 2, 3, 4] k, float[2, 2, 3, 4] v) => (float[2, 5, 8] y)
+            (float[2, 5, 8] x, float[2, 2, 3, 4] k, float[2, 2, 3, 4] v) => (float[2, 5, 8] y)
             <int64[4] heads = {0, 0, 2, 4}, int64[3] merged = {0, 0, 8}> {
                 qr = Reshape(x, heads)  q = Transpose <perm = [0, 2, 1, 3]> (qr)
                 a = Attention(q, k, v)

@@ -25,25 +25,17 @@ class SinkHeadTranspose(NodePass):
     needs = 23
     example = Example(
         before="""
-            agraph (float[B, S, 2, 8] x, float[B, S, 4] c, float[B, S, 4] s) => (float[B, 2, S, 8] y)
-            <float[8] scale = {1, 2, 3, 4, 5, 6, 7, 8}> {
-                t = Transpose <perm = [0, 2, 1, 3]> (x)
-                n = RMSNormalization(t, scale)  y = RotaryEmbedding(n, c, s)
-            }
+            (float[B, S, 2, 8] x, float[B, S, 4] c, float[B, S, 4] s) => (float[B, 2, S, 8] y) <
+                float[8] scale = {1, 2, 3, 4, 5, 6, 7, 8}
+            > { t = Transpose <perm = [0, 2, 1, 3]> (x)  n = RMSNormalization(t, scale)  y = RotaryEmbedding(n, c, s) }
         """,
         after="""
-            agraph (float[B, S, 2, 8] x, float[B, S, 4] c, float[B, S, 4] s) => (float[B, 2, S, 8] y)
-            <float[8] scale = {1, 2, 3, 4, 5, 6, 7, 8}> {
-                n = RMSNormalization(x, scale)
-                t = Transpose <perm = [0, 2, 1, 3]> (n)  y = RotaryEmbedding(t, c, s)
-            }
+            { n = RMSNormalization(x, scale)  t = Transpose <perm = [0, 2, 1, 3]> (n)  y = RotaryEmbedding(t, c, s) }
         """,
         near_miss="""
-            agraph (float[B, S, 8, 2] x, float[B, S, 4] c, float[B, S, 4] s) => (float[B, 2, S, 8] y)
-            <float[8] scale = {1, 2, 3, 4, 5, 6, 7, 8}> {
-                t = Transpose <perm = [0, 3, 1, 2]> (x)
-                n = RMSNormalization(t, scale)  y = RotaryEmbedding(n, c, s)
-            }
+            (float[B, S, 8, 2] x, float[B, S, 4] c, float[B, S, 4] s) => (float[B, 2, S, 8] y) <
+                float[8] scale = {1, 2, 3, 4, 5, 6, 7, 8}
+            > { t = Transpose <perm = [0, 3, 1, 2]> (x)  n = RMSNormalization(t, scale)  y = RotaryEmbedding(n, c, s) }
         """,
         refusal="moves the axis that is normalised",
         opset=23,

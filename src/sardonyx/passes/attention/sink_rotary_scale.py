@@ -25,16 +25,12 @@ class SinkRotaryScale(NodePass):
     needs = 23
     example = Example(
         before="""
-            agraph (float[B, 2, S, 8] x, float[B, S, 4] c, float[B, S, 4] s) => (float[B, 2, S, 8] y)
+            (float[B, 2, S, 8] x, float[B, S, 4] c, float[B, S, 4] s) => (float[B, 2, S, 8] y)
             <float by = {0.125}> { a = Mul(x, by)  y = RotaryEmbedding(a, c, s) }
         """,
-        after="""
-            agraph (float[B, 2, S, 8] x, float[B, S, 4] c, float[B, S, 4] s) => (float[B, 2, S, 8] y)
-            <float by = {0.125}> { a = RotaryEmbedding(x, c, s)  y = Mul(a, by) }
-        """,
+        after="{ a = RotaryEmbedding(x, c, s)  y = Mul(a, by) }",
         near_miss="""
-            agraph (float[B, 2, S, 8] x, float[B, S, 4] c, float[B, S, 4] s)
-                => (float[B, 2, S, 8] y, float[B, 2, S, 8] a)
+            (float[B, 2, S, 8] x, float[B, S, 4] c, float[B, S, 4] s) => (float[B, 2, S, 8] y, float[B, 2, S, 8] a)
             <float by = {0.125}> { a = Mul(x, by)  y = RotaryEmbedding(a, c, s) }
         """,
         refusal="the scaled value is read elsewhere",

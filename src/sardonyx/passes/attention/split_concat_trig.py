@@ -23,19 +23,13 @@ class SplitConcatTrig(OperandPass):
     roots = (*_COSTLY, "Cast", "Mul", "Div")
     example = Example(
         before="""
-            agraph (float[N, 4] x) => (float[N, 8] y) <float by = {1.5}> {
-                a = Tanh(x)  b = Concat <axis = -1> (a, a)  c = Cos(b)  y = Mul(c, by)
-            }
+            (float[N, 4] x) => (float[N, 8] y)
+            <float by = {1.5}> { a = Tanh(x)  b = Concat <axis = -1> (a, a)  c = Cos(b)  y = Mul(c, by) }
         """,
-        after="""
-            agraph (float[N, 4] x) => (float[N, 8] y) <float by = {1.5}> {
-                a = Tanh(x)  c = Cos(a)  d = Mul(c, by)  y = Concat <axis = -1> (d, d)
-            }
-        """,
+        after="{ a = Tanh(x)  c = Cos(a)  d = Mul(c, by)  y = Concat <axis = -1> (d, d) }",
         near_miss="""
-            agraph (float[N, 4] x) => (float[N, 8] y, float[N, 8] b) <float by = {1.5}> {
-                a = Tanh(x)  b = Concat <axis = -1> (a, a)  y = Mul(b, by)
-            }
+            (float[N, 4] x) => (float[N, 8] y, float[N, 8] b)
+            <float by = {1.5}> { a = Tanh(x)  b = Concat <axis = -1> (a, a)  y = Mul(b, by) }
         """,
         refusal="the doubled value is read elsewhere",
     )

@@ -24,22 +24,18 @@ class EliminateExpand(OperandPass):
     opset = 8  # since then all of them broadcast by the same rule
     example = Example(
         before="""
-            agraph (float[N, M] x, float[M] y) => (float[N, M] z) <int64[1] front = {0}> {
+            (float[N, M] x, float[M] y) => (float[N, M] z) <int64[1] front = {0}> {
                 s = Shape(x)  a = Expand(y, s)  b = Mul(x, a)
                 f = ConstantOfShape <value = float[1] {2}> (s)  c = Add(f, b)
                 t = Tanh(y)  u = Unsqueeze(t, front)  z = Sub(c, u)
             }
         """,
         after="""
-            agraph (float[N, M] x, float[M] y) => (float[N, M] z) <float f = {2}, int64[1] front = {0}> {
+            <float f = {2}, int64[1] front = {0}> {
                 s = Shape(x)  b = Mul(x, y)  c = Add(f, b)  t = Tanh(y)  z = Sub(c, t)
             }
         """,
-        near_miss="""
-            agraph (float[N, M] x, float[M] y) => (float[N, M] z) {
-                s = Shape(x)  a = Expand(y, s)  z = Mul(y, a)
-            }
-        """,
+        near_miss="(float[N, M] x, float[M] y) => (float[N, M] z) { s = Shape(x)  a = Expand(y, s)  z = Mul(y, a) }",
         refusal="the result would have another shape",
     )
 

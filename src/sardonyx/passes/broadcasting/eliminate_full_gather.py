@@ -32,7 +32,7 @@ class EliminateFullGather(NodePass):
     needs = 13  # Unsqueeze with its axes as an input
     example = Example(
         before="""
-            agraph (float[B, S] x) => (float[B, 1, S] y)
+            (float[B, S] x) => (float[B, 1, S] y)
             <int64[2] behind = {1, 2}, int64[1] flat = {-1}, int64[1] ends = {1}, int64 zero = {0}, int64 one = {1}> {
                 a = Tanh(x)  f = Reshape(a, flat)
                 s = Shape(x)  b = Gather(s, zero)  n = Gather(s, one)
@@ -40,19 +40,15 @@ class EliminateFullGather(NodePass):
                 r = Unsqueeze(rows, behind)  o = Mul(r, n)  i = Add(o, columns)  y = Gather(f, i)
             }
         """,
-        after="""
-            agraph (float[B, S] x) => (float[B, 1, S] y)
-            <int64[2] behind = {1, 2}, int64[1] flat = {-1}, int64[1] ends = {1}, int64 zero = {0}, int64 one = {1}> {
-                a = Tanh(x)
-                s = Shape(x)  b = Gather(s, zero)  n = Gather(s, one)
-                rows = Range(zero, b, one)  columns = Range(zero, n, one)
-                r = Unsqueeze(rows, behind)  o = Mul(r, n)  i = Add(o, columns)  y = Unsqueeze(a, ends)
-            }
-        """,
+        after="""{
+            a = Tanh(x)
+            s = Shape(x)  b = Gather(s, zero)  n = Gather(s, one)
+            rows = Range(zero, b, one)  columns = Range(zero, n, one)
+            r = Unsqueeze(rows, behind)  o = Mul(r, n)  i = Add(o, columns)  y = Unsqueeze(a, ends)
+        }""",
         near_miss="""
-            agraph (float[S, 4] x, int64 n) => (float[M, 4] y) <int64 zero = {0}, int64 one = {1}> {
-                a = Tanh(x)  rows = Range(zero, n, one)  y = Gather(a, rows)
-            }
+            (float[S, 4] x, int64 n) => (float[M, 4] y)
+            <int64 zero = {0}, int64 one = {1}> { a = Tanh(x)  rows = Range(zero, n, one)  y = Gather(a, rows) }
         """,
         refusal="may not gather all rows",
     )

@@ -32,23 +32,18 @@ class EliminateTrueConditions(OperandPass):
     needs = 15  # Shape with a start and an end
     example = Example(
         before="""
-            agraph (bool[B, S] x) => (bool[B, S] y) <int64 zero = {0}, int64 one = {1}> {
+            (bool[B, S] x) => (bool[B, S] y) <int64 zero = {0}, int64 one = {1}> {
                 a = Not(x)  s = Shape(x)  n = Gather(s, one)  at = Range(zero, n, one)
                 c = GreaterOrEqual(at, zero)  y = And(c, a)
             }
         """,
         after="""
-            agraph (bool[B, S] x) => (bool[B, S] y) <int64 zero = {0}, int64 one = {1}> {
-                y = Not(x)  s = Shape(x)  n = Gather(s, one)  at = Range(zero, n, one)
-                c = GreaterOrEqual(at, zero)
-            }
+            { y = Not(x)  s = Shape(x)  n = Gather(s, one)  at = Range(zero, n, one)  c = GreaterOrEqual(at, zero) }
         """,
-        near_miss="""
-            agraph (bool[B, S] x) => (bool[B, S] y) <int64 zero = {0}, int64 one = {1}> {
-                a = Not(x)  s = Shape(x)  n = Gather(s, one)  at = Range(zero, n, one)
-                c = GreaterOrEqual(at, one)  y = And(c, a)
-            }
-        """,
+        near_miss="""{
+            a = Not(x)  s = Shape(x)  n = Gather(s, one)  at = Range(zero, n, one)
+            c = GreaterOrEqual(at, one)  y = And(c, a)
+        }""",
     )
 
     def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match:

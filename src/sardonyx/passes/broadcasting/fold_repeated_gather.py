@@ -29,7 +29,7 @@ class FoldRepeatedGather(OperandPass):
     opset = 8
     example = Example(
         before="""
-            agraph (float[B, S, 2] x, int64[B, S] at) => (float[B, S, 2] y)
+            (float[B, S, 2] x, int64[B, S] at) => (float[B, S, 2] y)
             <float[3, 2] table = {1, 2, 3, 4, 5, 6}, int64[1, 4] ones = {1, 1, 1, 1}, int64[1] four = {4}> {
                 s = Shape(x)  n = Shape <start = 0, end = 1> (x)  t = Concat <axis = 0> (n, four)
                 e = Expand(ones, t)  i = GatherElements <axis = 1> (e, at)  r = Gather(table, i)
@@ -37,19 +37,19 @@ class FoldRepeatedGather(OperandPass):
             }
         """,
         after="""
-            agraph (float[B, S, 2] x, int64[B, S] at) => (float[B, S, 2] y)
-            <float[3, 2] table = {1, 2, 3, 4, 5, 6}, int64[1, 4] ones = {1, 1, 1, 1}, int64[1] four = {4},
-             int64 row = {1}> {
+            <
+                float[3, 2] table = {1, 2, 3, 4, 5, 6}, int64[1, 4] ones = {1, 1, 1, 1}, int64[1] four = {4},
+                int64 row = {1}
+            > {
                 s = Shape(x)  n = Shape <start = 0, end = 1> (x)  t = Concat <axis = 0> (n, four)
                 e = Expand(ones, t)  i = GatherElements <axis = 1> (e, at)  r = Gather(table, row)
                 y = Add(x, r)
             }
         """,
         near_miss="""
-            agraph (float[2] x, int64[2] shape) => (float[B, S, 2] y)
-            <float[3, 2] table = {1, 2, 3, 4, 5, 6}, int64[1] one = {1}> {
-                i = Expand(one, shape)  r = Gather(table, i)  y = Add(x, r)
-            }
+            (float[2] x, int64[2] shape) => (float[B, S, 2] y) <
+                float[3, 2] table = {1, 2, 3, 4, 5, 6}, int64[1] one = {1}
+            > { i = Expand(one, shape)  r = Gather(table, i)  y = Add(x, r) }
         """,
         refusal="another shape",
     )

@@ -29,20 +29,13 @@ class FoldWhereBranches(OperandPass):
     opset = 9  # the first with Where
     example = Example(
         before="""
-            agraph (bool[B, S] x) => (float[B, S] y) <float zero = {0}, float low = {-9}, float[1] least = {-3}> {
-                a = Not(x)  b = Where(a, zero, low)  y = Max(b, least)
-            }
+            (bool[B, S] x) => (float[B, S] y) <float zero = {0}, float low = {-9}, float[1] least = {-3}>
+            { a = Not(x)  b = Where(a, zero, low)  y = Max(b, least) }
         """,
-        after="""
-            agraph (bool[B, S] x) => (float[B, S] y) <float zero = {0}, float least = {-3}> {
-                a = Not(x)  y = Where(a, zero, least)
-            }
-        """,
+        after="<float zero = {0}, float least = {-3}> { a = Not(x)  y = Where(a, zero, least) }",
         near_miss="""
-            agraph (bool[B, S] x) => (float[B, S] y, float[B, S] b)
-            <float zero = {0}, float low = {-9}, float[1] least = {-3}> {
-                a = Not(x)  b = Where(a, zero, low)  y = Max(b, least)
-            }
+            (bool[B, S] x) => (float[B, S] y, float[B, S] b) <float zero = {0}, float low = {-9}, float[1] least = {-3}>
+            { a = Not(x)  b = Where(a, zero, low)  y = Max(b, least) }
         """,
         refusal="read elsewhere",
     )

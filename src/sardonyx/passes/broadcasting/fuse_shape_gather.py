@@ -23,19 +23,13 @@ class FuseShapeGather(NodePass):
     needs = 15  # Shape with a start and an end
     example = Example(
         before="""
-            agraph (float[N, M] x) => (float[K] y) <int64 one = {1}, int64[1] front = {0}> {
-                s = Shape(x)  m = Gather(s, one)  l = Unsqueeze(m, front)  y = ConstantOfShape(l)
-            }
+            (float[N, M] x) => (float[K] y) <int64 one = {1}, int64[1] front = {0}>
+            { s = Shape(x)  m = Gather(s, one)  l = Unsqueeze(m, front)  y = ConstantOfShape(l) }
         """,
-        after="""
-            agraph (float[N, M] x) => (float[K] y) <int64 one = {1}, int64[1] front = {0}> {
-                l = Shape <start = 1, end = 2> (x)  y = ConstantOfShape(l)
-            }
-        """,
+        after="{ l = Shape <start = 1, end = 2> (x)  y = ConstantOfShape(l) }",
         near_miss="""
-            agraph (float[N, M, K] x) => (float[L, O] y) <int64[2] some = {0, 2}> {
-                s = Shape(x)  l = Gather(s, some)  y = ConstantOfShape(l)
-            }
+            (float[N, M, K] x) => (float[L, O] y)
+            <int64[2] some = {0, 2}> { s = Shape(x)  l = Gather(s, some)  y = ConstantOfShape(l) }
         """,
         refusal="not adjacent",
     )

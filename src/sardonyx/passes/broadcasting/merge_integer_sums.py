@@ -24,15 +24,13 @@ class MergeIntegerSums(NodePass):
     opset = 7
     example = Example(
         before="""
-            agraph (int64[N] x) => (int64[N] y) <int64 one = {1}, int64[1] two = {2}> {
-                a = Abs(x)  b = Sub(a, one)  y = Add(two, b)
-            }
+            (int64[N] x) => (int64[N] y)
+            <int64 one = {1}, int64[1] two = {2}> { a = Abs(x)  b = Sub(a, one)  y = Add(two, b) }
         """,
-        after="agraph (int64[N] x) => (int64[N] y) <int64 one = {1}> { a = Abs(x)  y = Add(a, one) }",
+        after="{ a = Abs(x)  y = Add(a, one) }",
         near_miss="""
-            agraph (int64[N] x) => (int64[N] y, int64[N] b) <int64 one = {1}, int64[1] two = {2}> {
-                a = Abs(x)  b = Sub(a, one)  y = Add(two, b)
-            }
+            (int64[N] x) => (int64[N] y, int64[N] b)
+            <int64 one = {1}, int64[1] two = {2}> { a = Abs(x)  b = Sub(a, one)  y = Add(two, b) }
         """,
         refusal="read elsewhere",
     )

@@ -26,23 +26,19 @@ class MergeReshapesIntoUnsqueeze(NodePass):
     needs = 13  # Unsqueeze with its axes as an input
     example = Example(
         before="""
-            agraph (float[B, S] x) => (float[B, 1, S] y)
+            (float[B, S] x) => (float[B, 1, S] y)
             <int64[1] flat = {-1}, int64[1] one = {1}, int64[1] zero = {0}, int64[1] two = {2}> {
                 a = Tanh(x)  s = Shape(a)  b = Slice(s, zero, one)  n = Slice(s, one, two)
                 t = Concat <axis = 0> (b, one, n)  f = Reshape(a, flat)  y = Reshape(f, t)
             }
         """,
-        after="""
-            agraph (float[B, S] x) => (float[B, 1, S] y)
-            <int64[1] flat = {-1}, int64[1] one = {1}, int64[1] zero = {0}, int64[1] two = {2}> {
-                a = Tanh(x)  s = Shape(a)  b = Slice(s, zero, one)  n = Slice(s, one, two)
-                t = Concat <axis = 0> (b, one, n)  y = Unsqueeze(a, one)
-            }
-        """,
+        after="""{
+            a = Tanh(x)  s = Shape(a)  b = Slice(s, zero, one)  n = Slice(s, one, two)
+            t = Concat <axis = 0> (b, one, n)  y = Unsqueeze(a, one)
+        }""",
         near_miss="""
-            agraph (float[B, S] x, int64[3] t) => (float[K, L, M] y) <int64[1] flat = {-1}> {
-                a = Tanh(x)  f = Reshape(a, flat)  y = Reshape(f, t)
-            }
+            (float[B, S] x, int64[3] t) => (float[K, L, M] y)
+            <int64[1] flat = {-1}> { a = Tanh(x)  f = Reshape(a, flat)  y = Reshape(f, t) }
         """,
         refusal="an axis may not be at the same place",
     )

@@ -22,22 +22,14 @@ class SinkExpand(OperandPass):
     opset = 8  # the first with Expand
     example = Example(
         before="""
-            agraph (bool[B, 1, S] x) => (float[B, M, S] y)
-            <float zero = {0}, float[1] low = {-9}, int64[2] rows = {4, 1}> {
-                c = Not(x)  e = Expand(c, rows)  y = Where(e, zero, low)
-            }
+            (bool[B, 1, S] x) => (float[B, M, S] y) <float zero = {0}, float[1] low = {-9}, int64[2] rows = {4, 1}>
+            { c = Not(x)  e = Expand(c, rows)  y = Where(e, zero, low) }
         """,
-        after="""
-            agraph (bool[B, 1, S] x) => (float[B, M, S] y)
-            <float zero = {0}, float[1] low = {-9}, int64[2] rows = {4, 1}> {
-                c = Not(x)  e = Where(c, zero, low)  y = Expand(e, rows)
-            }
-        """,
+        after="{ c = Not(x)  e = Where(c, zero, low)  y = Expand(e, rows) }",
         near_miss="""
-            agraph (bool[B, 1, S] x) => (float[B, M, S] y, bool[B, M, S] e)
-            <float zero = {0}, float[1] low = {-9}, int64[2] rows = {4, 1}> {
-                c = Not(x)  e = Expand(c, rows)  y = Where(e, zero, low)
-            }
+            (bool[B, 1, S] x) => (float[B, M, S] y, bool[B, M, S] e) <
+                float zero = {0}, float[1] low = {-9}, int64[2] rows = {4, 1}
+            > { c = Not(x)  e = Expand(c, rows)  y = Where(e, zero, low) }
         """,
         refusal="read elsewhere",
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.passes._numbers import may_be_negative_zero, shows_sign
-from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, require
 from sardonyx.passes.cleanup.eliminate_noop_arithmetic import BROADCASTS, ENLARGES, neutral_operand, zeros
 
 _SIDES = {"Add": ((0, 1), False), "Sub": ((1,), True)}  # where the zero may be, and whether it is -0.0
@@ -25,21 +25,17 @@ class EliminateAddZero(NodePass):
     roots = tuple(_SIDES)
     opset = BROADCASTS
     example = Example(
-        before="""
-            agraph (float[N, 4] x) => (float[N, 4] y) <float zero = {0}> { a = Exp(x)  b = Add(a, zero)  y = Neg(b) }
-        """,
-        after="agraph (float[N, 4] x) => (float[N, 4] y) <float zero = {0}> { a = Exp(x)  y = Neg(a) }",
+        before="(float[N, 4] x) => (float[N, 4] y) <float zero = {0}> { a = Exp(x)  b = Add(a, zero)  y = Neg(b) }",
+        after="{ a = Exp(x)  y = Neg(a) }",
         near_miss="""
-            agraph (float[N] x) => (float[1, N] y) <float[1, 1] zero = {0}> { a = Exp(x)  b = Add(a, zero)  y = Neg(b) }
+            (float[N] x) => (float[1, N] y) <float[1, 1] zero = {0}> { a = Exp(x)  b = Add(a, zero)  y = Neg(b) }
         """,
         refusal=ENLARGES,
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
+    def match(self, node: ir.Node, graph: Facts) -> Match:
         sides, negative = _SIDES[node.op_type]
         other = neutral_operand(node, graph, sides, lambda array: zeros(array, negative=negative))
-        if not isinstance(other, ir.Value):
-            return other
-        if may_be_negative_zero(other, graph) and shows_sign(node.outputs[0], graph):
-            return Refused("the sign of a zero may be visible", (node,))
+        shows = may_be_negative_zero(other, graph) and shows_sign(node.outputs[0], graph)
+        require(not shows, "the sign of a zero may be visible")
         return Match((node,), build=lambda _: other)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.ir.scopes import operand
-from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, required
 
 
 class EliminateCastLike(NodePass):
@@ -19,14 +19,12 @@ class EliminateCastLike(NodePass):
     accuracy = Accuracy.EXACT
     roots = ("CastLike",)
     example = Example(
-        before="agraph (float[N] x, int64[N] i) => (float[N] y) { a = CastLike(i, x)  y = Add(x, a) }",
-        after="agraph (float[N] x, int64[N] i) => (float[N] y) { a = Cast <to = 1> (i)  y = Add(x, a) }",
-        near_miss="agraph (float[N] x, int64[N] i) => (float[N] y) { a = Cast <to = 1> (i)  y = Add(x, a) }",
+        before="(float[N] x, int64[N] i) => (float[N] y) { a = CastLike(i, x)  y = Add(x, a) }",
+        after="{ a = Cast <to = 1> (i)  y = Add(x, a) }",
+        near_miss="{ a = Cast <to = 1> (i)  y = Add(x, a) }",
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        dtype = graph.dtype(operand(node, 1))
-        if dtype is None:
-            return None
+    def match(self, node: ir.Node, graph: Facts) -> Match:
+        dtype = required(graph.dtype(operand(node, 1)))
         attributes = {**node.attributes, "to": int(dtype)}  # a Cast that handles overflow as the CastLike did
         return Match((node,), build=lambda op: op.node("Cast", (node.inputs[0],), attributes))

@@ -27,14 +27,11 @@ class EliminateDeadNodes(ModelPass):
     name = "eliminate-dead-nodes"
     accuracy = Accuracy.EXACT
     example = Example(
-        before="agraph (float[N, 4] x) => (float[N, 4] y) { a = Neg(x)  b = Exp(a)  y = Relu(x) }",
-        after="agraph (float[N, 4] x) => (float[N, 4] y) { y = Relu(x) }",
+        before="(float[N, 4] x) => (float[N, 4] y) { a = Neg(x)  b = Exp(a)  y = Relu(x) }",
+        after="{ y = Relu(x) }",
         near_miss="""
-            agraph (float[N, 4] x) => (float[N, 4] y, int64[N, 1] index) {
-                k = Constant <value = int64[1] {1}> ()
-                top, index = TopK <axis = 1> (x, k)
-                y = Relu(x)
-            }
+            (float[N, 4] x) => (float[N, 4] y, int64[N, 1] index)
+            { k = Constant <value = int64[1] {1}> ()  top, index = TopK <axis = 1> (x, k)  y = Relu(x) }
         """,
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, require, required
 
 
 class EliminateEmptyOperands(NodePass):
@@ -20,28 +20,18 @@ class EliminateEmptyOperands(NodePass):
     opset = 4  # before, the axis was optional
     example = Example(
         before="""
-            agraph (float[N, 4] x, float[N, 0] none) => (float[N, 4] y) {
-                a = Exp(x)  b = Concat <axis = -1> (a, none)  y = Relu(b)
-            }
+            (float[N, 4] x, float[N, 0] none) => (float[N, 4] y)
+            { a = Exp(x)  b = Concat <axis = -1> (a, none)  y = Relu(b) }
         """,
-        after="agraph (float[N, 4] x, float[N, 0] none) => (float[N, 4] y) { a = Exp(x)  y = Relu(a) }",
-        near_miss="agraph (float[N, 0] x, float[N, 0] none) => (float[N, 0] y) { y = Concat <axis = -1> (x, none) }",
+        after="{ a = Exp(x)  y = Relu(a) }",
+        near_miss="(float[N, 0] x, float[N, 0] none) => (float[N, 0] y) { y = Concat <axis = -1> (x, none) }",
         refusal="all its operands are empty",
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        rank = graph.rank(node.outputs[0])
-        if not rank or len(node.inputs) < 2:
-            return None
-        axis = node.attributes.get_int("axis", 0) % rank
-        shapes = [graph.shape(value) for value in node.inputs]
-        nonempty = tuple(
-            value
-            for value, shape in zip(node.inputs, shapes, strict=True)
-            if value is not None and (shape is None or shape[axis] != 0)
-        )
-        if len(nonempty) == len(node.inputs):
-            return None
-        if not nonempty:
-            return Refused("all its operands are empty", (node,))
+    def match(self, node: ir.Node, graph: Facts) -> Match:
+        axis = node.attributes.get_int("axis", 0) % required(graph.rank(node.outputs[0]) or None)
+        shapes = [(value, graph.shape(value)) for value in map(required, node.inputs)]
+        nonempty = tuple(value for value, shape in shapes if shape is None or shape[axis] != 0)
+        require(len(nonempty) < len(node.inputs) > 1)
+        require(len(nonempty) > 0, "all its operands are empty")
         return Match((node,), build=lambda op: nonempty[0] if len(nonempty) == 1 else op.like(node, nonempty))

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from sardonyx.ir.scopes import operand
 from sardonyx.passes._matching import is_used
-from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, require, required
 
 
 class EliminateIdentity(NodePass):
@@ -20,28 +21,17 @@ class EliminateIdentity(NodePass):
     accuracy = Accuracy.EXACT
     roots = ("Identity", "Dropout")
     example = Example(
-        before="agraph (float[N, 4] x) => (float[N, 4] y) { a = Relu(x)  b = Identity(a)  y = Neg(b) }",
-        after="agraph (float[N, 4] x) => (float[N, 4] y) { a = Relu(x)  y = Neg(a) }",
-        near_miss="agraph (float[N, 4] x) => (float[N, 4] y) { y = Identity(x) }",
+        before="(float[N, 4] x) => (float[N, 4] y) { a = Relu(x)  b = Identity(a)  y = Neg(b) }",
+        after="{ a = Relu(x)  y = Neg(a) }",
+        near_miss="{ y = Identity(x) }",
         refusal="output would lose its name",
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        source = node.inputs[0]
-        if source is None:
-            return None
-        if node.op_type == "Dropout" and (refusal := _dropout_refusal(node, graph)):
-            return Refused(refusal, (node,))
+    def match(self, node: ir.Node, graph: Facts) -> Match:
+        source = required(node.inputs[0])
+        if node.op_type == "Dropout":
+            require(not any(map(is_used, node.outputs[1:])), "the mask of the Dropout is read")
+            flag, is_test = operand(node, 2), node.attributes.get_int("is_test", 0)
+            runs = flag is None or graph.scalar(flag) is False if graph.opset(node) >= 7 else is_test != 0
+            require(runs, "it may run in training mode")
         return Match((node,), outputs=(node.outputs[0],), build=lambda _: source)
-
-
-def _dropout_refusal(node: ir.Node, graph: Facts) -> str | None:
-    """Return why a Dropout is not an identity, or None if it is one."""
-    if any(map(is_used, node.outputs[1:])):
-        return "the mask of the Dropout is read"
-    if graph.opset(node) < 7:
-        training = node.attributes.get_int("is_test", 0) == 0
-    else:
-        flag = node.inputs[2] if len(node.inputs) > 2 else None
-        training = flag is not None and graph.scalar(flag) is not False
-    return "it may run in training mode" if training else None

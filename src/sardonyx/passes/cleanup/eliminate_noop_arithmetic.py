@@ -14,27 +14,25 @@ from types import MappingProxyType
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.ir.scopes import operand
 from sardonyx.passes._numbers import FLOATS, is_rounded, may_be_negative_zero
-from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, NoMatch, require, required
 
 BROADCASTS = 7  # the first opset in which operands broadcast without an attribute
-ENLARGES = "the constant's shape could enlarge the result"
 UNROUNDED = "the runtime would skip a rounding to half precision"
+ENLARGES = "the constant's shape could enlarge the result"
 
 
 def neutral_operand(
     node: ir.Node, graph: Facts, sides: tuple[int, ...], is_neutral: Callable[[np.ndarray], bool]
-) -> ir.Value | Refused | None:
-    """Return the other operand if the one on one of these sides is a neutral constant."""
+) -> ir.Value:
+    """Return the other operand if the one on one of these sides is a neutral constant; otherwise there is no match."""
     for side in sides:
         array, other = graph.array(node.inputs[side]), node.inputs[1 - side]
-        if array is None or other is None or not is_neutral(array):
-            continue
-        if not _keeps_shape(array.shape, other, graph):
-            return Refused(ENLARGES, (node,))
-        return other if is_rounded(other, graph) else Refused(UNROUNDED, (node,))
-    return None
+        if array is not None and other is not None and is_neutral(array):
+            require(not array.shape or graph.same_shape(other, node.outputs[0]), ENLARGES)
+            require(is_rounded(other, graph), UNROUNDED)
+            return other
+    raise NoMatch
 
 
 def zeros(array: np.ndarray, *, negative: bool) -> bool:
@@ -55,17 +53,6 @@ def _all_equal(truth: bool) -> Callable[[np.ndarray], bool]:
     return lambda array: array.size > 0 and array.dtype.kind == "b" and bool((array == truth).all())
 
 
-def _keeps_shape(constant: tuple[int, ...], value: ir.Value, graph: Facts) -> bool:
-    """Return whether broadcasting with the constant certainly preserves the shape of the value."""
-    if not constant:
-        return True
-    shape = graph.shape(value)
-    if shape is None or len(constant) > len(shape):
-        return False
-    trailing = shape[len(shape) - len(constant) :]
-    return all(dim in (1, size) for dim, size in zip(constant, trailing, strict=True))
-
-
 _BOTH, _RIGHT = (0, 1), (1,)
 _NEUTRAL: Mapping[str, tuple[tuple[int, ...], Callable[[np.ndarray], bool]]] = MappingProxyType(
     {
@@ -81,16 +68,14 @@ _NEUTRAL: Mapping[str, tuple[tuple[int, ...], Callable[[np.ndarray], bool]]] = M
 )
 
 
-def _chosen(node: ir.Node, graph: Facts) -> ir.Value | Refused | None:
+def _chosen(node: ir.Node, graph: Facts) -> ir.Value:
     """Return the branch that a Where with a constant condition always takes, if it has the shape of the result."""
-    condition = graph.array(node.inputs[0])
-    if condition is None or condition.size == 0 or not (condition.all() or not condition.any()):
-        return None
-    chosen = operand(node, 1 if condition.all() else 2)
-    if not graph.same_shape(chosen, node.outputs[0]):
-        return Refused(ENLARGES, (node,))
-    if condition.all() and may_be_negative_zero(chosen, graph):
-        return Refused("the runtime's Where turns -0.0 into 0.0", (node,))
+    condition = required(graph.array(node.inputs[0]))
+    require(condition.size > 0 and bool(condition.all() or not condition.any()))
+    chosen = required(node.inputs[1 if condition.all() else 2])
+    require(graph.same_shape(chosen, node.outputs[0]), ENLARGES)
+    loses_sign = bool(condition.all()) and may_be_negative_zero(chosen, graph)
+    require(not loses_sign, "the runtime's Where turns -0.0 into 0.0")
     return chosen
 
 
@@ -103,28 +88,20 @@ class EliminateNoopArithmetic(NodePass):
     opset = BROADCASTS
     example = Example(
         before="""
-            agraph (float[N, 4] x) => (float[N, 4] y) <float one = {1}, float[1, 4] zeros = {0, 0, 0, 0}> {
-                a = Relu(x)  b = Mul(one, a)  c = Sub(b, zeros)  y = Neg(c)
-            }
+            (float[N, 4] x) => (float[N, 4] y) <float one = {1}, float[1, 4] zeros = {0, 0, 0, 0}>
+            { a = Relu(x)  b = Mul(one, a)  c = Sub(b, zeros)  y = Neg(c) }
         """,
-        after="""
-            agraph (float[N, 4] x) => (float[N, 4] y) <float one = {1}, float[1, 4] zeros = {0, 0, 0, 0}> {
-                a = Relu(x)  y = Neg(a)
-            }
-        """,
+        after="{ a = Relu(x)  y = Neg(a) }",
         near_miss="""
-            agraph (float[N] x) => (float[M, 4] y) <float[2, 4] ones = {1, 1, 1, 1, 1, 1, 1, 1}> {
-                a = Relu(x)  b = Mul(a, ones)  y = Neg(b)
-            }
+            (float[N] x) => (float[M, 4] y)
+            <float[2, 4] ones = {1, 1, 1, 1, 1, 1, 1, 1}> { a = Relu(x)  b = Mul(a, ones)  y = Neg(b) }
         """,
         refusal=ENLARGES,
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        if node.op_type == "Where":
-            source = _chosen(node, graph)
-        else:
-            source = neutral_operand(node, graph, *_NEUTRAL[node.op_type])
-        if node.op_type == "Pow" and graph.dtype(node.inputs[0]) not in FLOATS:
-            return None  # the runtime computes integer powers in double precision, which is inexact
-        return Match((node,), build=lambda _: source) if isinstance(source, ir.Value) else source
+    def match(self, node: ir.Node, graph: Facts) -> Match:
+        # The runtime computes integer powers in double precision, which is inexact.
+        require(node.op_type != "Pow" or graph.dtype(node.inputs[0]) in FLOATS)
+        is_choice = node.op_type == "Where"
+        source = _chosen(node, graph) if is_choice else neutral_operand(node, graph, *_NEUTRAL[node.op_type])
+        return Match((node,), build=lambda _: source)

@@ -12,42 +12,35 @@ from types import MappingProxyType
 
 import onnx_ir as ir
 
+from sardonyx.ir.facts import Dim
 from sardonyx.ir.scopes import operand
-from sardonyx.passes._matching import ints, is_specified
-from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
+from sardonyx.passes._matching import ints, is_specified, permutation
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass
 
 _TO_THE_END = 2**31 - 1  # what the standard recommends for "up to the end"
 
 
 def _transpose(node: ir.Node, graph: Facts) -> bool:
-    perm = node.attributes.get_ints("perm")
-    if perm is None:
-        rank = graph.rank(node.inputs[0])
-        return rank is not None and rank < 2
-    return tuple(perm) == tuple(range(len(perm)))
+    perm = permutation(node, graph)
+    return perm is not None and perm == tuple(range(len(perm)))
 
 
 def _slice(node: ir.Node, graph: Facts) -> bool:
     """Return whether all steps are 1 and the result has the same shape or every range covers its axis."""
-    if operand(node, 4) is not None:
-        steps = graph.ints(operand(node, 4))
-        if steps is None or any(step != 1 for step in steps):
-            return False
+    if operand(node, 4) is not None and not _all_are(graph.ints(operand(node, 4)), 1):
+        return False
     if graph.same_shape(node.inputs[0], node.outputs[0]):
         return True
     starts, ends = ints(node, "starts", 1, graph), ints(node, "ends", 2, graph)
+    if ends is None or not _all_are(starts, 0):
+        return False
+    axes = ints(node, "axes", 3, graph) if is_specified(node, "axes", 3) else tuple(range(len(ends)))
     shape = graph.shape(node.inputs[0])
-    if starts is None or ends is None or any(starts):
-        return False
-    if all(end >= _TO_THE_END for end in ends):
-        return True
-    axes = ints(node, "axes", 3, graph) if is_specified(node, "axes", 3) else tuple(range(len(starts)))
-    if axes is None or shape is None or not all(-len(shape) <= axis < len(shape) for axis in axes):
-        return False
-    return all(
-        end >= _TO_THE_END or (isinstance(dim := shape[axis], int) and end >= dim)
-        for end, axis in zip(ends, axes, strict=True)
-    )
+    sizes: list[Dim | None] = [None] * len(ends)
+    if axes is not None and shape is not None and all(-len(shape) <= axis < len(shape) for axis in axes):
+        sizes = [shape[axis] for axis in axes]
+    covered = zip(ends, sizes, strict=True)
+    return all(end >= _TO_THE_END or (isinstance(size, int) and end >= size) for end, size in covered)
 
 
 def _squeeze(node: ir.Node, graph: Facts) -> bool:
@@ -97,15 +90,14 @@ class EliminateNoopShape(NodePass):
     roots = tuple(_NOOPS)
     example = Example(
         before="""
-            agraph (float[N, 4] x) => (float[N, 4] y) <int64[2] s = {0, 4}> {
-                a = Relu(x)  b = Reshape(a, s)  c = Transpose <perm = [0, 1]> (b)  d = Cast <to = 1> (c)  y = Neg(d)
-            }
+            (float[N, 4] x) => (float[N, 4] y) <int64[2] s = {0, 4}>
+            { a = Relu(x)  b = Reshape(a, s)  c = Transpose <perm = [0, 1]> (b)  d = Cast <to = 1> (c)  y = Neg(d) }
         """,
-        after="agraph (float[N, 4] x) => (float[N, 4] y) <int64[2] s = {0, 4}> { a = Relu(x)  y = Neg(a) }",
-        near_miss="agraph (float[N, 4] x) => (float[2, M] y) <int64[2] s = {2, -1}> { a = Relu(x)  y = Reshape(a, s) }",
+        after="{ a = Relu(x)  y = Neg(a) }",
+        near_miss="(float[N, 4] x) => (float[2, M] y) <int64[2] s = {2, -1}> { a = Relu(x)  y = Reshape(a, s) }",
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
+    def match(self, node: ir.Node, graph: Facts) -> Match | None:
         source = operand(node, 0)
         if source is None or not _NOOPS[node.op_type](node, graph):
             return None

@@ -18,11 +18,10 @@ class EliminateUnusedInitializers(ModelPass):
     accuracy = Accuracy.EXACT
     example = Example(
         before="""
-            agraph (float[N, 2] x) => (float[N, 2] y)
-            <float[2] w = {1.0, 2.0}, float[2] old = {3.0, 4.0}> { y = Mul(x, w) }
+            (float[N, 2] x) => (float[N, 2] y) <float[2] w = {1.0, 2.0}, float[2] old = {3.0, 4.0}> { y = Mul(x, w) }
         """,
-        after="agraph (float[N, 2] x) => (float[N, 2] y) <float[2] w = {1.0, 2.0}> { y = Mul(x, w) }",
-        near_miss="agraph (float[N, 2] x, float[2] w) => (float[N, 2] y) <float[2] w = {1.0, 2.0}> { y = Relu(x) }",
+        after="<float[2] w = {1.0, 2.0}> { y = Mul(x, w) }",
+        near_miss="(float[N, 2] x, float[2] w) => (float[N, 2] y) <float[2] w = {1.0, 2.0}> { y = Relu(x) }",
     )
 
     def propose(self, graph: Facts) -> Iterator[Drop]:

@@ -23,12 +23,10 @@ class LiftConstants(ModelPass):
     name = "lift-constants"
     accuracy = Accuracy.EXACT
     example = Example(
-        before="agraph (float[N, 2] x) => (float[N, 2] y) { two = Constant <value_float = 2.0> ()  y = Mul(x, two) }",
-        after="agraph (float[N, 2] x) => (float[N, 2] y) <float two = {2.0}> { y = Mul(x, two) }",
+        before="(float[N, 2] x) => (float[N, 2] y) { two = Constant <value_float = 2.0> ()  y = Mul(x, two) }",
+        after="<float two = {2.0}> { y = Mul(x, two) }",
         near_miss="""
-            agraph (float[N, 2] x) => (float[N, 2] y, float two) {
-                two = Constant <value = float {2.0}> ()  y = Mul(x, two)
-            }
+            (float[N, 2] x) => (float[N, 2] y, float two) { two = Constant <value = float {2.0}> ()  y = Mul(x, two) }
         """,
         refusal="output would lose its name",
     )

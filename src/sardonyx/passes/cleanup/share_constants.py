@@ -31,14 +31,11 @@ class ShareConstants(ModelPass):
     accuracy = Accuracy.EXACT
     example = Example(
         before="""
-            agraph (float[N, 2] x) => (float[N, 2] y)
+            (float[N, 2] x) => (float[N, 2] y)
             <float[2] w = {1.0, 2.0}, float[2] v = {1.0, 2.0}> { a = Mul(x, w)  y = Add(a, v) }
         """,
-        after="agraph (float[N, 2] x) => (float[N, 2] y) <float[2] w = {1.0, 2.0}> { a = Mul(x, w)  y = Add(a, w) }",
-        near_miss="""
-            agraph (float[N, 2] x) => (float[N, 2] y)
-            <float[2] w = {0.0, 2.0}, float[2] v = {-0.0, 2.0}> { a = Mul(x, w)  y = Add(a, v) }
-        """,
+        after="<float[2] w = {1.0, 2.0}> { a = Mul(x, w)  y = Add(a, w) }",
+        near_miss="<float[2] w = {0.0, 2.0}, float[2] v = {-0.0, 2.0}> { a = Mul(x, w)  y = Add(a, v) }",
     )
 
     def propose(self, graph: Facts) -> Iterator[Share]:
@@ -56,23 +53,18 @@ class ShareConstants(ModelPass):
 
 def _equals_by_value(scopes: Sequence[Scope]) -> dict[ir.Value, list[ir.Value]]:
     """Return, for constants among which some are equal, all equal ones in order."""
-    by_type: dict[Hashable, list[ir.Value]] = defaultdict(list)
-    for scope in scopes:
-        for value in scope.graph.initializers.values():
-            if value.const_value is not None and not (value.is_graph_input() or value.is_graph_output()):
-                tensor = value.const_value
-                by_type[tensor.dtype, tuple(tensor.shape.numpy())].append(value)
-    result: dict[ir.Value, list[ir.Value]] = {}
-    for candidates in by_type.values():
-        for equals in _equal(candidates):
-            result.update(dict.fromkeys(equals, equals))
-    return result
+    values = [value for scope in scopes for value in scope.graph.initializers.values()]
+    shared = [value for value in values if not (value.is_graph_input() or value.is_graph_output())]
+    by_type = _groups(shared, lambda tensor: (tensor.dtype, tuple(tensor.shape.numpy())))
+    return {value: equals for candidates in by_type for equals in _equal(candidates) for value in equals}
 
 
 def _equal(candidates: Sequence[ir.Value]) -> Iterator[list[ir.Value]]:
     """Return groups of equal constants; a large one is read only if samples of it agree with another one."""
     for sampled in _groups(candidates, _sample):
-        if _is_small(sampled[0].const_value) or len({_place(value.const_value) for value in sampled}) == 1:
+        tensors = [value.const_value for value in sampled if value.const_value is not None]
+        is_whole = isinstance(tensors[0], ir.StringTensor) or tensors[0].nbytes <= SMALL
+        if is_whole or len(set(map(_place, tensors))) == 1:
             yield sampled
         else:
             yield from _groups(sampled, _digest)
@@ -81,14 +73,12 @@ def _equal(candidates: Sequence[ir.Value]) -> Iterator[list[ir.Value]]:
 def _groups(
     values: Sequence[ir.Value], key: Callable[[ir.TensorProtocol], Hashable | None]
 ) -> Iterator[list[ir.Value]]:
-    if len(values) < 2:
-        return
+    """Return the groups of several constants with an equal key; None is not one."""
     groups: dict[Hashable, list[ir.Value]] = defaultdict(list)
     for value in values:
-        assert value.const_value is not None
-        if (group_key := key(value.const_value)) is not None:
+        if value.const_value is not None and (group_key := key(value.const_value)) is not None:
             groups[group_key].append(value)
-    yield from groups.values()
+    return (group for group in groups.values() if len(group) > 1)
 
 
 def _sample(tensor: ir.TensorProtocol) -> Hashable | None:
@@ -128,18 +118,11 @@ def _read(tensor: FileTensor, start: int, length: int) -> bytes:
     return bytes(buffer)
 
 
-def _place(tensor: ir.TensorProtocol | None) -> Hashable:
+def _place(tensor: ir.TensorProtocol) -> Hashable:
     """Return where the bytes are stored; equal places hold equal bytes."""
     if isinstance(tensor, FileTensor):
         return id(tensor.file), tensor.offset, tensor.length
-    if isinstance(tensor, TransposedTensor):
-        return tensor.perm, _place(tensor.source)
-    return id(tensor)
-
-
-def _is_small(tensor: ir.TensorProtocol | None) -> bool:
-    """Return whether the sample is the whole constant."""
-    return tensor is not None and (isinstance(tensor, ir.StringTensor) or tensor.nbytes <= SMALL)
+    return (tensor.perm, _place(tensor.source)) if isinstance(tensor, TransposedTensor) else id(tensor)
 
 
 def _reaches(value: ir.Value, scope: Scope, graph: Facts) -> bool:

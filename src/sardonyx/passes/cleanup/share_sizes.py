@@ -22,26 +22,20 @@ class ShareSizes(ModelPass):
     accuracy = Accuracy.EXACT
     example = Example(
         before="""
-            agraph (float[N, 2] x) => (float[M, 4] y, int64 z)
-            <int64 first = {0}, int64[1] four = {4}, int64[1] at = {0}> {
+            (float[N, 2] x) => (float[M, 4] y, int64 z) <int64 first = {0}, int64[1] four = {4}, int64[1] at = {0}> {
                 s = Shape(x)  n = Gather(s, first)  z = Neg(n)
                 r = Relu(x)  t = Shape(r)  m = Gather(t, first)  u = Unsqueeze(m, at)  c = Concat <axis = 0> (u, four)
                 f = ConstantOfShape(c)  y = Sin(f)
             }
         """,
-        after="""
-            agraph (float[N, 2] x) => (float[M, 4] y, int64 z)
-            <int64 first = {0}, int64[1] four = {4}, int64[1] at = {0}> {
-                s = Shape(x)  n = Gather(s, first)  z = Neg(n)
-                r = Relu(x)  u = Unsqueeze(n, at)  c = Concat <axis = 0> (u, four)
-                f = ConstantOfShape(c)  y = Sin(f)
-            }
-        """,
+        after="""{
+            s = Shape(x)  n = Gather(s, first)  z = Neg(n)
+            r = Relu(x)  u = Unsqueeze(n, at)  c = Concat <axis = 0> (u, four)
+            f = ConstantOfShape(c)  y = Sin(f)
+        }""",
         near_miss="""
-            agraph (float[N, 2] x, float[M, 2] w) => (int64 y, int64 z) <int64 first = {0}> {
-                s = Shape(x)  n = Gather(s, first)  z = Neg(n)
-                t = Shape(w)  m = Gather(t, first)  y = Neg(m)
-            }
+            (float[N, 2] x, float[M, 2] w) => (int64 y, int64 z) <int64 first = {0}>
+            { s = Shape(x)  n = Gather(s, first)  z = Neg(n)  t = Shape(w)  m = Gather(t, first)  y = Neg(m) }
         """,
     )
 

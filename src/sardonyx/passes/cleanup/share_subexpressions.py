@@ -33,14 +33,11 @@ class ShareSubexpressions(ModelPass):
     accuracy = Accuracy.EXACT
     example = Example(
         before="""
-            agraph (float[N, 4] x, float[N, 4] z) => (float[N, 4] y) {
-                a = Exp(x)  b = Exp(x)  c = Add(a, z)  d = Add(z, b)  y = Mul(c, d)
-            }
+            (float[N, 4] x, float[N, 4] z) => (float[N, 4] y)
+            { a = Exp(x)  b = Exp(x)  c = Add(a, z)  d = Add(z, b)  y = Mul(c, d) }
         """,
-        after="agraph (float[N, 4] x, float[N, 4] z) => (float[N, 4] y) { a = Exp(x)  c = Add(a, z)  y = Mul(c, c) }",
-        near_miss="""
-            agraph (float[N, 4] x, float[N, 4] z) => (float[N, 4] y) { a = Sub(x, z)  b = Sub(z, x)  y = Mul(a, b) }
-        """,
+        after="{ a = Exp(x)  c = Add(a, z)  y = Mul(c, c) }",
+        near_miss="{ a = Sub(x, z)  b = Sub(z, x)  y = Mul(a, b) }",
     )
 
     def propose(self, graph: Facts) -> Iterator[Proposal]:

@@ -9,7 +9,8 @@ and shapes from constants on every call, and because fusions look for constants.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
 
 import numpy as np
@@ -50,16 +51,14 @@ class FoldConstants(ModelPass):
     accuracy = Accuracy.EXACT
     example = Example(
         before="""
-            agraph (float[N, 2] x) => (float[N, 2] y) <float[2] w = {1.0, 2.0}> {
+            (float[N, 2] x) => (float[N, 2] y) <float[2] w = {1.0, 2.0}> {
                 two = Constant <value = float {2.0}> ()
                 a = Mul(w, two)  b = Sqrt(w)  c = Mul(b, w)  d = Sub(c, c)  e = Add(a, d)  y = Mul(x, e)
             }
         """,
-        after="agraph (float[N, 2] x) => (float[N, 2] y) <float[2] e = {2.0, 4.0}> { y = Mul(x, e) }",
+        after="<float[2] e = {2.0, 4.0}> { y = Mul(x, e) }",
         near_miss="""
-            agraph (float[N] x) => (float[1000000] y) <int64[1] many = {1000000}> {
-                a = ConstantOfShape(many)  y = Add(x, a)
-            }
+            (float[N] x) => (float[1000000] y) <int64[1] many = {1000000}> { a = ConstantOfShape(many)  y = Add(x, a) }
         """,
         refusal=GROWS,
     )
@@ -162,27 +161,15 @@ _NOT_EVALUATED = KEEPS_ORDER | {"Transpose"}  # other passes fold these without 
 
 def fold_large(graph: Facts, engine: Evaluate, budget: Budget) -> Iterator[Proposal | Refused]:
     """Propose every node of the model that reads a large constant and constants only."""
-    for node in _readers_of_large_constants(graph):
+    values = (value for scope in graph.live_scopes() for value in scope.graph.initializers.values())
+    large = (value for value in values if value.const_value is not None and value.const_value.nbytes > LARGE)
+    for node in dict.fromkeys(user for value in large for user in value.consumers()):
         if node.op_type in _NOT_EVALUATED or not is_foldable(node, graph) or not _reads_constants(node, graph):
             continue
         read = [value for value in node.outputs if value.uses() or value.is_graph_output()]
         wanted = {value: Form(graph.dtype(value), graph.static_shape(value)) for value in read}
         if wanted:  # otherwise the node is dead and removed as such
             yield _folded(node, wanted, graph, engine, budget)
-
-
-def _readers_of_large_constants(graph: Facts) -> dict[ir.Node, None]:
-    readers: dict[ir.Node, None] = {}
-    for scope in graph.live_scopes():
-        for value in scope.graph.initializers.values():
-            if value.const_value is not None and value.const_value.nbytes > LARGE:
-                readers.update(dict.fromkeys(value.consumers()))
-    return readers
-
-
-def _reads_constants(node: ir.Node, graph: Facts) -> bool:
-    constants = (value is None or graph.tensor(value) is not None for value in node.inputs)
-    return all(constants) and divides_safely(node, graph)
 
 
 def _folded(
@@ -334,7 +321,7 @@ def regions(graph: Facts) -> list[Region]:
         for node in scope.graph:
             if (
                 constant_bytes < REGION_BYTES
-                and _reads_small_constants(node, graph, nodes)
+                and _reads_constants(node, graph, nodes, LARGE)
                 and is_foldable(node, graph)
             ):
                 nodes[node] = len(nodes)
@@ -344,11 +331,14 @@ def regions(graph: Facts) -> list[Region]:
     return [Region(nodes, graph) for nodes in groups.values() if nodes]
 
 
-def _reads_small_constants(node: ir.Node, graph: Facts, nodes: Mapping[ir.Node, int]) -> bool:
+def _reads_constants(
+    node: ir.Node, graph: Facts, nodes: Collection[ir.Node | None] = (), most: float = math.inf
+) -> bool:
+    """Return whether a node reads only constants of at most so many bytes and results of these nodes."""
     for value in node.inputs:
         if value is None or value.producer() in nodes:
             continue
         tensor = graph.tensor(value)
-        if tensor is None or tensor.nbytes > LARGE:
+        if tensor is None or tensor.nbytes > most:
             return False
     return divides_safely(node, graph)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.ir.scopes import is_constant
-from sardonyx.ir.shapes import COMPUTES_SIZES, INTEGERS
-from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
+from sardonyx.ir.scopes import is_constant, operator
+from sardonyx.ir.shapes import COMPUTES_SIZES, INTEGERS, Contents
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused, required
 
 _OPERATORS = frozenset(COMPUTES_SIZES)
 
@@ -25,55 +25,40 @@ class FoldShapes(NodePass):
     roots = COMPUTES_SIZES
     example = Example(
         before="""
-            agraph (float[N, 4] x) => (float[N, 4] y) <int64 last = {-1}> {
-                s = Shape(x)  d = Gather(s, last)  f = Cast <to = 1> (d)  y = Mul(x, f)
-            }
+            (float[N, 4] x) => (float[N, 4] y)
+            <int64 last = {-1}> { s = Shape(x)  d = Gather(s, last)  f = Cast <to = 1> (d)  y = Mul(x, f) }
         """,
-        after="""
-            agraph (float[N, 4] x) => (float[N, 4] y) <int64 last = {-1}, int64 d = {4}> {
-                f = Cast <to = 1> (d)  y = Mul(x, f)
-            }
-        """,
-        near_miss="""
-            agraph (float[N, 4] x) => (float[N, 4] y) <int64 first = {0}> {
-                s = Shape(x)  d = Gather(s, first)  f = Cast <to = 1> (d)  y = Mul(x, f)
-            }
-        """,
+        after="<int64 last = {-1}, int64 d = {4}> { f = Cast <to = 1> (d)  y = Mul(x, f) }",
+        near_miss="<int64 first = {0}> { s = Shape(x)  d = Gather(s, first)  f = Cast <to = 1> (d)  y = Mul(x, f) }",
         refusal="dynamic",
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
+        value = node.outputs[0]
         if graph.scope(node).in_function:
             return None
         if not _is_certain(node, graph):
-            shape_nodes = [
-                producer for producer in node.predecessors() if producer.op_type == "Shape" and not producer.domain
-            ]
-            return (
-                Refused("the dims it selects are dynamic", (*shape_nodes, node))
-                if shape_nodes and _is_size(node, graph)
-                else None
-            )
-        value = node.outputs[0]
+            shapes = [producer for producer in node.predecessors() if operator(producer) == "Shape"]
+            is_dynamic = len(shapes) > 0 and _contents(node, graph) is not None
+            return Refused("the dims it selects are dynamic", (*shapes, node)) if is_dynamic else None
         if not value.is_graph_output() and all(_is_folded(user, graph) for user in value.consumers()):
             return None  # folded together with them
-        contents, shape, dtype = graph.contents(value), graph.static_shape(value), graph.dtype(value)
-        assert contents is not None
-        assert shape is not None
-        assert dtype is not None
-        array = np.array(contents, dtype.numpy()).reshape(shape)
+        shape, dtype = required(graph.static_shape(value)), required(graph.dtype(value))
+        array = np.array(_contents(node, graph), dtype.numpy()).reshape(shape)
         return Match(_chain(node, graph), build=lambda op: op.constant(array, "size"))
 
 
-def _is_size(node: ir.Node, graph: Facts) -> bool:
-    return graph.dtype(node.outputs[0]) in INTEGERS and graph.contents(node.outputs[0]) is not None
+def _contents(node: ir.Node, graph: Facts) -> Contents | None:
+    """Return the elements of the small integer tensor that a node produces, otherwise None."""
+    return graph.contents(node.outputs[0]) if graph.dtype(node.outputs[0]) in INTEGERS else None
 
 
 def _is_certain(node: ir.Node, graph: Facts) -> bool:
     """Return whether a node produces one small integer tensor with all elements known."""
-    if node.domain or node.op_type not in _OPERATORS or len(node.outputs) > 1 or not _is_size(node, graph):
+    if node.domain or node.op_type not in _OPERATORS or len(node.outputs) > 1:
         return False
-    return all(isinstance(item, int) for item in graph.contents(node.outputs[0]) or ())
+    contents = _contents(node, graph)
+    return contents is not None and all(isinstance(item, int) for item in contents)
 
 
 def _is_folded(node: ir.Node, graph: Facts) -> bool:

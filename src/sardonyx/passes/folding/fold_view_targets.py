@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._matching import reshape_target
-from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, require, required
 
 _SHAPE_INPUT = {"Reshape": 1, "Expand": 1, "ConstantOfShape": 0}
 
@@ -26,20 +26,17 @@ class FoldViewTargets(NodePass):
     opset = 5  # before, the target of Reshape was an attribute
     example = Example(
         before="""
-            agraph (float[N, 4, 6] x) => (float[N, 4, 2, 3] y)
-            <int64[1] at = {0}, int64[1] to = {2}, int64[2] heads = {2, 3}> {
-                a = Relu(x)  s = Shape(x)  n = Slice(s, at, to)  t = Concat <axis = 0> (n, heads)  y = Reshape(a, t)
-            }
+            (float[N, 4, 6] x) => (float[N, 4, 2, 3] y) <int64[1] at = {0}, int64[1] to = {2}, int64[2] heads = {2, 3}>
+            { a = Relu(x)  s = Shape(x)  n = Slice(s, at, to)  t = Concat <axis = 0> (n, heads)  y = Reshape(a, t) }
         """,
         after="""
-            agraph (float[N, 4, 6] x) => (float[N, 4, 2, 3] y)
             <int64[1] at = {0}, int64[1] to = {2}, int64[2] heads = {2, 3}, int64[4] target = {0, 4, 2, 3}> {
                 a = Relu(x)  s = Shape(x)  n = Slice(s, at, to)  t = Concat <axis = 0> (n, heads)
                 y = Reshape(a, target)
             }
         """,
         near_miss="""
-            agraph (float[N, M] x) => (float[M, N] y) <int64[1] zero = {0}, int64[1] one = {1}> {
+            (float[N, M] x) => (float[M, N] y) <int64[1] zero = {0}, int64[1] one = {1}> {
                 a = Relu(x)  s = Shape(x)  n = Gather(s, zero)  m = Gather(s, one)
                 t = Concat <axis = 0> (m, n)  y = Reshape(a, t)
             }
@@ -47,28 +44,14 @@ class FoldViewTargets(NodePass):
         refusal="more than one dim",
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        index = _SHAPE_INPUT[node.op_type]
-        target = operand(node, index)
-        if target is None or graph.tensor(target) is not None:
-            return None
-        if node.op_type != "Reshape":
-            constant = graph.static_shape(node.outputs[0])
-            return None if constant is None else _matched(node, constant)
-        source, result = graph.shape(node.inputs[0]), graph.shape(node.outputs[0])
-        if source is None or result is None:
-            return None
-        sizes = graph.contents(target) or ()
-        constant = reshape_target(source, result, open_at=sizes.index(-1) if -1 in sizes else None)
-        if constant is None:
-            return Refused("more than one dim of its result is dynamic", (node,))
-        return _matched(node, constant)
-
-
-def _matched(node: ir.Node, target: tuple[int, ...]) -> Match:
-    """Return the match that gives the same view a constant target."""
-    inputs = tuple(node.inputs[: _SHAPE_INPUT[node.op_type]])
-    changed = {"allowzero": None} if node.op_type == "Reshape" else {}
-    return Match(
-        (node,), build=lambda op: op.like(node, (*inputs, op.constant(np.array(target, np.int64), "target")), **changed)
-    )
+    def match(self, node: ir.Node, graph: Facts) -> Match:
+        index, changed = _SHAPE_INPUT[node.op_type], dict[str, None]()
+        target, sizes = required(operand(node, index)), graph.static_shape(node.outputs[0])
+        require(graph.tensor(target) is None)
+        if node.op_type == "Reshape":
+            source, result = required(graph.shape(node.inputs[0])), required(graph.shape(node.outputs[0]))
+            own = graph.contents(target) or ()
+            sizes = reshape_target(source, result, open_at=own.index(-1) if -1 in own else None)
+            sizes, changed = required(sizes, "more than one dim of its result is dynamic"), {"allowzero": None}
+        numbers, inputs = np.array(required(sizes), np.int64), node.inputs[:index]
+        return Match((node,), build=lambda op: op.like(node, (*inputs, op.constant(numbers, "target")), **changed))

@@ -12,10 +12,10 @@ import math
 import onnx_ir as ir
 
 from sardonyx.ir.ops import VIEWS
-from sardonyx.ir.scopes import is_used_outside
+from sardonyx.ir.scopes import is_used_outside, operand
 from sardonyx.ir.tensors import reshaped, transposed
 from sardonyx.passes._matching import permutation
-from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, require, required
 
 BUDGET = 1 << 20  # bytes; larger weights are not stored in two layouts
 SMALL_VIEW = 1 << 12  # bytes; smaller constants, such as axes and scalars, are left to constant folding
@@ -29,44 +29,33 @@ class FoldWeightViews(NodePass):
     roots = ("Transpose", *sorted(VIEWS))
     example = Example(
         before="""
-            agraph (float[N, 2] x) => (float[N, 3] y) <float[3, 2] w = {1, 2, 3, 4, 5, 6}> {
-                t = Transpose <perm = [1, 0]> (w)  y = MatMul(x, t)
-            }
+            (float[N, 2] x) => (float[N, 3] y)
+            <float[3, 2] w = {1, 2, 3, 4, 5, 6}> { t = Transpose <perm = [1, 0]> (w)  y = MatMul(x, t) }
         """,
-        after="""
-            agraph (float[N, 2] x) => (float[N, 3] y)
-            <float[3, 2] w = {1, 2, 3, 4, 5, 6}, float[2, 3] t = {1, 3, 5, 2, 4, 6}> { y = MatMul(x, t) }
-        """,
+        after="<float[3, 2] w = {1, 2, 3, 4, 5, 6}, float[2, 3] t = {1, 3, 5, 2, 4, 6}> { y = MatMul(x, t) }",
         near_miss="""
-            agraph (float[N, 2] x, float[3, 2] w = {1, 2, 3, 4, 5, 6}) => (float[N, 3] y) {
-                t = Transpose <perm = [1, 0]> (w)  y = MatMul(x, t)
-            }
+            (float[N, 2] x, float[3, 2] w = {1, 2, 3, 4, 5, 6}) => (float[N, 3] y)
+            { t = Transpose <perm = [1, 0]> (w)  y = MatMul(x, t) }
         """,
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        weight = node.inputs[0] if node.inputs else None
-        tensor = graph.tensor(weight)
-        if weight is None or tensor is None or tensor.dtype == ir.DataType.STRING:
-            return None
-        if node.op_type != "Transpose" and tensor.nbytes < SMALL_VIEW:
-            return None
+    def match(self, node: ir.Node, graph: Facts) -> Match:
+        weight = required(operand(node, 0))
+        tensor = required(graph.tensor(weight))
+        require(tensor.dtype != ir.DataType.STRING and (node.op_type == "Transpose" or tensor.nbytes >= SMALL_VIEW))
         duplicates = _duplicates(node, weight, graph)
-        if tensor.nbytes > BUDGET and is_used_outside(weight, duplicates):
-            return Refused("the weight is also read in its original layout, so folding would store it twice", (node,))
-        folded = _layout(node, tensor, graph)
-        if folded is None:
-            return None
+        is_own = tensor.nbytes <= BUDGET or not is_used_outside(weight, duplicates)
+        require(is_own, "the weight is also read in its original layout, so folding would store it twice")
+        if node.op_type == "Transpose":
+            perm = permutation(node, graph) or tuple(range(len(tensor.shape)))[::-1]
+            require(len(perm) == len(tensor.shape))
+            folded = transposed(tensor, perm)
+        else:
+            shape = required(graph.static_shape(node.outputs[0]))
+            require(math.prod(shape) == tensor.size)
+            folded = reshaped(tensor, shape)
         outputs = tuple(duplicate.outputs[0] for duplicate in duplicates)
         return Match(duplicates, outputs=outputs, build=lambda op: [op.constant(folded, "weight")] * len(duplicates))
-
-
-def _layout(node: ir.Node, tensor: ir.TensorProtocol, graph: Facts) -> ir.TensorProtocol | None:
-    if node.op_type == "Transpose":
-        perm = permutation(node, graph) or tuple(range(len(tensor.shape)))[::-1]
-        return transposed(tensor, perm) if len(perm) == len(tensor.shape) else None
-    shape = graph.static_shape(node.outputs[0])
-    return reshaped(tensor, shape) if shape is not None and math.prod(shape) == tensor.size else None
 
 
 def _duplicates(node: ir.Node, weight: ir.Value, graph: Facts) -> tuple[ir.Node, ...]:

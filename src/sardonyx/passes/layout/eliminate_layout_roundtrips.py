@@ -54,7 +54,7 @@ class EliminateLayoutRoundtrips(NodePass):
     opset = 9  # before, a Constant could not be of integer type
     example = Example(
         before="""
-            agraph (float[N, M, 2] x) => (float[N, M, 3] y) <
+            (float[N, M, 2] x) => (float[N, M, 3] y) <
                 int64[2] rows = {-1, 2}, float[2, 3] w = {1, 2, 3, 4, 5, 6}, float[3] b = {7, 8, 9},
                 int64[1] start = {0}, int64[1] end = {2}, int64[1] three = {3}
             > {
@@ -62,19 +62,13 @@ class EliminateLayoutRoundtrips(NodePass):
                 t = Concat <axis = 0> (n, three)  d = Reshape <allowzero = 1> (c, t)  y = Relu(d)
             }
         """,
-        after="""
-            agraph (float[N, M, 2] x) => (float[N, M, 3] y) <
-                int64[2] rows = {-1, 2}, float[2, 3] w = {1, 2, 3, 4, 5, 6}, float[3] b = {7, 8, 9},
-                int64[1] start = {0}, int64[1] end = {2}, int64[1] three = {3}
-            > {
-                c = MatMul(x, w)  d = Add(c, b)  s = Shape(x)  n = Slice(s, start, end)
-                t = Concat <axis = 0> (n, three)  y = Relu(d)
-            }
-        """,
+        after="""{
+            c = MatMul(x, w)  d = Add(c, b)  s = Shape(x)  n = Slice(s, start, end)
+            t = Concat <axis = 0> (n, three)  y = Relu(d)
+        }""",
         near_miss="""
-            agraph (float[N, 4, 2] x) => (float[N, 4, 2] y) <int64[2] s = {-1, 8}, int64[3] t = {-1, 4, 2}> {
-                a = Reshape(x, s)  b = Softmax(a)  y = Reshape(b, t)
-            }
+            (float[N, 4, 2] x) => (float[N, 4, 2] y)
+            <int64[2] s = {-1, 8}, int64[3] t = {-1, 4, 2}> { a = Reshape(x, s)  b = Softmax(a)  y = Reshape(b, t) }
         """,
         refusal="the last axis changes",
     )

@@ -21,16 +21,11 @@ class EliminateSplitConcat(NodePass):
     opset = 4  # before, the axis of Concat was optional
     example = Example(
         before="""
-            agraph (float[N, M] x) => (float[N, M] y) {
-                a = Neg(x)  b, c = Split <axis = 1, num_outputs = 2> (a)  d = Concat <axis = -1> (b, c)  y = Abs(d)
-            }
+            (float[N, M] x) => (float[N, M] y)
+            { a = Neg(x)  b, c = Split <axis = 1, num_outputs = 2> (a)  d = Concat <axis = -1> (b, c)  y = Abs(d) }
         """,
-        after="agraph (float[N, M] x) => (float[N, M] y) { a = Neg(x)  y = Abs(a) }",
-        near_miss="""
-            agraph (float[N, M] x) => (float[N, M] y) {
-                b, c = Split <axis = 1, num_outputs = 2> (x)  d = Concat <axis = 1> (c, b)  y = Abs(d)
-            }
-        """,
+        after="{ a = Neg(x)  y = Abs(a) }",
+        near_miss="{ b, c = Split <axis = 1, num_outputs = 2> (x)  d = Concat <axis = 1> (c, b)  y = Abs(d) }",
         refusal="all parts in order",
     )
 

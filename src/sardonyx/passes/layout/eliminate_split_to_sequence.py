@@ -27,19 +27,13 @@ class EliminateSplitToSequence(NodePass):
     opset = 11
     example = Example(
         before="""
-            agraph (float[N, 6] x) => (float[N, 2] y, float[N, 2] z) <int64 two = {2}, int64 i = {0}, int64 j = {-1}> {
-                s = SplitToSequence <axis = -1> (x, two)  y = SequenceAt(s, i)  z = SequenceAt(s, j)
-            }
+            (float[N, 6] x) => (float[N, 2] y, float[N, 2] z) <int64 two = {2}, int64 i = {0}, int64 j = {-1}>
+            { s = SplitToSequence <axis = -1> (x, two)  y = SequenceAt(s, i)  z = SequenceAt(s, j) }
         """,
-        after="""
-            agraph (float[N, 6] x) => (float[N, 2] y, float[N, 2] z) <int64[3] sizes = {2, 2, 2}> {
-                y, u, z = Split <axis = 1> (x, sizes)
-            }
-        """,
+        after="<int64[3] sizes = {2, 2, 2}> { y, u, z = Split <axis = 1> (x, sizes) }",
         near_miss="""
-            agraph (float[N, 6] x, int64 i) => (float[N, 2] y) <int64 two = {2}> {
-                s = SplitToSequence <axis = -1> (x, two)  y = SequenceAt(s, i)
-            }
+            (float[N, 6] x, int64 i) => (float[N, 2] y)
+            <int64 two = {2}> { s = SplitToSequence <axis = -1> (x, two)  y = SequenceAt(s, i) }
         """,
         refusal="computed index",
     )

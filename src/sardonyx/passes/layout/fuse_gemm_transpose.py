@@ -23,12 +23,10 @@ class FuseGemmTranspose(NodePass):
     roots = ("Gemm",)
     opset = 7  # before, Gemm broadcast only with an attribute
     example = Example(
-        before="agraph (float[4, N] x, float[4, 3] w) => (float[N, 3] y) { a = Transpose(x)  y = Gemm(a, w) }",
-        after="agraph (float[4, N] x, float[4, 3] w) => (float[N, 3] y) { y = Gemm <transA = 1> (x, w) }",
+        before="(float[4, N] x, float[4, 3] w) => (float[N, 3] y) { a = Transpose(x)  y = Gemm(a, w) }",
+        after="{ y = Gemm <transA = 1> (x, w) }",
         near_miss="""
-            agraph (float[N, 4] x, float[4, 3] w) => (float[N, 3] y) {
-                a = Transpose <perm = [0, 1]> (x)  y = Gemm(a, w)
-            }
+            (float[N, 4] x, float[4, 3] w) => (float[N, 3] y) { a = Transpose <perm = [0, 1]> (x)  y = Gemm(a, w) }
         """,
     )
 

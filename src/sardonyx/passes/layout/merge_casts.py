@@ -23,17 +23,13 @@ class MergeCasts(NodePass):
     opset = 6  # before, the type was given as a string
     example = Example(
         before="""
-            agraph (int32[N] x) => (float[N] y, float[N] z) {
+            (int32[N] x) => (float[N] y, float[N] z) {
                 a = Cast <to = 7> (x)  y = Cast <to = 1> (a)
                 b = Cast <to = 1> (x)  c = Cast <to = 11> (b)  d = Cast <to = 1> (c)  z = Neg(d)
             }
         """,
-        after="""
-            agraph (int32[N] x) => (float[N] y, float[N] z) {
-                y = Cast <to = 1> (x)  b = Cast <to = 1> (x)  z = Neg(b)
-            }
-        """,
-        near_miss="agraph (float[N] x) => (float[N] y) { a = Cast <to = 10> (x)  y = Cast <to = 1> (a) }",
+        after="{ y = Cast <to = 1> (x)  b = Cast <to = 1> (x)  z = Neg(b) }",
+        near_miss="(float[N] x) => (float[N] y) { a = Cast <to = 10> (x)  y = Cast <to = 1> (a) }",
         refusal="may round",
     )
 

@@ -33,22 +33,16 @@ class MergeRearrangements(NodePass):
     opset = 9  # before, a Constant could not be of integer type
     example = Example(
         before="""
-            agraph (float[N, 4, 32] x) => (float[N, 2, 2, 32] y) <
-                int64[1] zero = {0}, int64[1] one = {1}, int64[1] end = {4}, int64[4] s = {0, 2, 2, 32}
-            > {
+            (float[N, 4, 32] x) => (float[N, 2, 2, 32] y)
+            <int64[1] zero = {0}, int64[1] one = {1}, int64[1] end = {4}, int64[4] s = {0, 2, 2, 32}> {
                 a = Slice(x, zero, one, one)  b = Slice(x, one, end, one)  c = Concat <axis = 1> (b, a)
                 d = Reshape(c, s)  y = Transpose <perm = [0, 2, 1, 3]> (d)
             }
         """,
-        after="""
-            agraph (float[N, 4, 32] x) => (float[N, 2, 2, 32] y) <int64[2, 2] rows = {1, 3, 2, 0}> {
-                y = Gather <axis = 1> (x, rows)
-            }
-        """,
+        after="<int64[2, 2] rows = {1, 3, 2, 0}> { y = Gather <axis = 1> (x, rows) }",
         near_miss="""
-            agraph (float[4, N] x) => (float[N, 2, 2] y) <int64[3] s = {2, 2, -1}> {
-                a = Reshape(x, s)  y = Transpose <perm = [2, 0, 1]> (a)
-            }
+            (float[4, N] x) => (float[N, 2, 2] y)
+            <int64[3] s = {2, 2, -1}> { a = Reshape(x, s)  y = Transpose <perm = [2, 0, 1]> (a) }
         """,
     )
 

@@ -28,19 +28,13 @@ class MergeReshapes(NodePass):
     opset = 5  # before, the target of Reshape was an attribute
     example = Example(
         before="""
-            agraph (float[N, 6] x) => (float[N, 3, 2] y) <int64[3] a = {0, 2, 3}, int64[3] b = {0, 3, -1}> {
-                u = Reshape(x, a)  y = Reshape(u, b)
-            }
+            (float[N, 6] x) => (float[N, 3, 2] y)
+            <int64[3] a = {0, 2, 3}, int64[3] b = {0, 3, -1}> { u = Reshape(x, a)  y = Reshape(u, b) }
         """,
-        after="""
-            agraph (float[N, 6] x) => (float[N, 3, 2] y) <int64[3] a = {0, 2, 3}, int64[3] b = {0, 3, -1}> {
-                y = Reshape(x, b)
-            }
-        """,
+        after="{ y = Reshape(x, b) }",
         near_miss="""
-            agraph (float[N, M] x, int64[2] a) => (float[P, Q] y) <int64[2] b = {0, -1}> {
-                u = Reshape(x, a)  y = Reshape(u, b)
-            }
+            (float[N, M] x, int64[2] a) => (float[P, Q] y)
+            <int64[2] b = {0, -1}> { u = Reshape(x, a)  y = Reshape(u, b) }
         """,
         refusal="copies a dim",
     )

@@ -26,18 +26,18 @@ class MergeSlices(NodePass):
     opset = 10  # before, ranges were attributes
     example = Example(
         before="""
-            agraph (float[N, 8] x) => (float[M, 2] y) <
+            (float[N, 8] x) => (float[M, 2] y) <
                 int64[1] one = {1}, int64[1] two = {2}, int64[1] end = {9223372036854775807}, int64[1] zero = {0}
             > { a = Slice(x, one, end, zero)  b = Slice(a, two, end, one, two)  y = Slice(b, one, end, one) }
         """,
         after="""
-            agraph (float[N, 8] x) => (float[M, 2] y) <
+            <
                 int64[2] starts = {1, 4}, int64[2] ends = {9223372036854775807, 8}, int64[2] axes = {0, 1},
                 int64[2] steps = {1, 2}
             > { y = Slice(x, starts, ends, axes, steps) }
         """,
         near_miss="""
-            agraph (float[N, 8] x) => (float[M, 8] y) <
+            (float[N, 8] x) => (float[M, 8] y) <
                 int64[1] one = {1}, int64[1] end = {9223372036854775807}, int64[1] zero = {0}
             > { a = Slice(x, one, end, zero)  y = Slice(a, one, end, zero) }
         """,

@@ -26,17 +26,13 @@ class MergeSlicesIntoSplit(NodePass):
     opset = 10  # before, ranges were attributes
     example = Example(
         before="""
-            agraph (float[N, 6] x) => (float[N, 2] y, float[N, 4] z) <
+            (float[N, 6] x) => (float[N, 2] y, float[N, 4] z) <
                 int64[1] zero = {0}, int64[1] two = {2}, int64[1] end = {9223372036854775807}, int64[1] last = {-1}
             > { b = Slice(x, two, end, last)  a = Slice(x, zero, two, last)  y = Neg(a)  z = Abs(b) }
         """,
-        after="""
-            agraph (float[N, 6] x) => (float[N, 2] y, float[N, 4] z) <int64[2] sizes = {2, 4}> {
-                a, b = Split <axis = 1> (x, sizes)  y = Neg(a)  z = Abs(b)
-            }
-        """,
+        after="<int64[2] sizes = {2, 4}> { a, b = Split <axis = 1> (x, sizes)  y = Neg(a)  z = Abs(b) }",
         near_miss="""
-            agraph (float[N, 6] x) => (float[N, 3] y, float[N, 4] z) <
+            (float[N, 6] x) => (float[N, 3] y, float[N, 4] z) <
                 int64[1] zero = {0}, int64[1] two = {2}, int64[1] three = {3}, int64[1] six = {6}, int64[1] one = {1}
             > { a = Slice(x, zero, three, one)  b = Slice(x, two, six, one)  y = Neg(a)  z = Abs(b) }
         """,

@@ -20,15 +20,13 @@ class MergeTransposes(NodePass):
     roots = ("Transpose",)
     example = Example(
         before="""
-            agraph (float[N, 3, 4] x) => (float[4, 3, N] y) {
-                a = Transpose <perm = [0, 2, 1]> (x)  y = Transpose <perm = [1, 2, 0]> (a)
-            }
+            (float[N, 3, 4] x) => (float[4, 3, N] y)
+            { a = Transpose <perm = [0, 2, 1]> (x)  y = Transpose <perm = [1, 2, 0]> (a) }
         """,
-        after="agraph (float[N, 3, 4] x) => (float[4, 3, N] y) { y = Transpose <perm = [2, 1, 0]> (x) }",
+        after="{ y = Transpose <perm = [2, 1, 0]> (x) }",
         near_miss="""
-            agraph (float[N, 3, 4] x) => (float[4, 3, N] y, float[N, 4, 3] z) {
-                a = Transpose <perm = [0, 2, 1]> (x)  y = Transpose <perm = [1, 2, 0]> (a)  z = Neg(a)
-            }
+            (float[N, 3, 4] x) => (float[4, 3, N] y, float[N, 4, 3] z)
+            { a = Transpose <perm = [0, 2, 1]> (x)  y = Transpose <perm = [1, 2, 0]> (a)  z = Neg(a) }
         """,
         refusal="read elsewhere",
     )

@@ -52,14 +52,11 @@ class FuseGelu(NodePass):
     needs = 20
     example = Example(
         before="""
-            agraph (float[N, 4] x) => (float[N, 4] y)
-            <float root = {1.4142135}, float one = {1}, float[1] half = {0.5}> {
-                a = Div(x, root)  b = Erf(a)  c = Add(b, one)  d = Mul(x, c)  y = Mul(half, d)
-            }
+            (float[N, 4] x) => (float[N, 4] y) <float root = {1.4142135}, float one = {1}, float[1] half = {0.5}>
+            { a = Div(x, root)  b = Erf(a)  c = Add(b, one)  d = Mul(x, c)  y = Mul(half, d) }
         """,
-        after="agraph (float[N, 4] x) => (float[N, 4] y) { y = Gelu(x) }",
+        after="{ y = Gelu(x) }",
         near_miss="""
-            agraph (float[N, 4] x) => (float[N, 4] y)
             <float root = {1.7}, float one = {1}, float[1] half = {0.5}> {
                 a = Div(x, root)  b = Erf(a)  c = Add(b, one)  d = Mul(x, c)  y = Mul(half, d)
             }

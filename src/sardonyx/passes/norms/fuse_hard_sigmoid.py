@@ -44,18 +44,11 @@ class FuseHardSigmoid(NodePass):
     opset = 7  # before, operands broadcast only with an attribute
     example = Example(
         before="""
-            agraph (float[N, 4] x) => (float[N, 4] y)
-            <float three = {3}, float zero = {0}, float six = {6}> {
-                a = Add(x, three)  b = Clip(a, zero, six)  c = Mul(x, b)  y = Div(c, six)
-            }
+            (float[N, 4] x) => (float[N, 4] y) <float three = {3}, float zero = {0}, float six = {6}>
+            { a = Add(x, three)  b = Clip(a, zero, six)  c = Mul(x, b)  y = Div(c, six) }
         """,
-        after="""
-            agraph (float[N, 4] x) => (float[N, 4] y) {
-                a = HardSigmoid <alpha = 0.166666666666666667, beta = 0.5> (x)  y = Mul(x, a)
-            }
-        """,
+        after="{ a = HardSigmoid <alpha = 0.166666666666666667, beta = 0.5> (x)  y = Mul(x, a) }",
         near_miss="""
-            agraph (float[N, 4] x) => (float[N, 4] y)
             <float three = {3}, float zero = {0}, float six = {6}, float four = {4}> {
                 a = Add(x, three)  b = Clip(a, zero, six)  y = Div(b, four)
             }

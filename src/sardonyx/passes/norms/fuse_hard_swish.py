@@ -23,9 +23,9 @@ class FuseHardSwish(NodePass):
     opset = 7  # before, operands broadcast only with an attribute
     needs = 14
     example = Example(
-        before="agraph (float[N, 4] x) => (float[N, 4] y) { a = HardSigmoid <alpha = 0.16666667> (x)  y = Mul(a, x) }",
-        after="agraph (float[N, 4] x) => (float[N, 4] y) { y = HardSwish(x) }",
-        near_miss="agraph (float[N, 4] x) => (float[N, 4] y) { a = HardSigmoid(x)  y = Mul(a, x) }",
+        before="(float[N, 4] x) => (float[N, 4] y) { a = HardSigmoid <alpha = 0.16666667> (x)  y = Mul(a, x) }",
+        after="{ y = HardSwish(x) }",
+        near_miss="{ a = HardSigmoid(x)  y = Mul(a, x) }",
         refusal="another slope",
         opset=14,
     )

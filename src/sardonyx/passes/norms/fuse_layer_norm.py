@@ -28,21 +28,15 @@ class FuseLayerNorm(NodePass):
     needs = 17
     example = Example(
         before="""
-            agraph (float[N, S, 4] x) => (float[N, S, 4] y) <
-                float two = {2}, float[1] eps = {0.00001}, float[4] gamma = {1, 2, 3, -4}, float[4] beta = {4, 3, 2, 1}
-            > {
+            (float[N, S, 4] x) => (float[N, S, 4] y)
+            <float two = {2}, float[1] eps = {0.00001}, float[4] gamma = {1, 2, 3, -4}, float[4] beta = {4, 3, 2, 1}> {
                 m = ReduceMean <axes = [-1]> (x)  c = Sub(x, m)  s = Pow(c, two)  v = ReduceMean <axes = [-1]> (s)
                 e = Add(eps, v)  d = Sqrt(e)  n = Div(c, d)  g = Mul(n, gamma)  y = Add(beta, g)
             }
         """,
-        after="""
-            agraph (float[N, S, 4] x) => (float[N, S, 4] y)
-            <float[4] gamma = {1, 2, 3, -4}, float[4] beta = {4, 3, 2, 1}> {
-                y = LayerNormalization <epsilon = 0.00001> (x, gamma, beta)
-            }
-        """,
+        after="{ y = LayerNormalization <epsilon = 0.00001> (x, gamma, beta) }",
         near_miss="""
-            agraph (float[N, 4, S] x) => (float[N, 4, S] y) <float eps = {0.00001}, float[4, 1] gamma = {1, 2, 3, -4}> {
+            (float[N, 4, S] x) => (float[N, 4, S] y) <float eps = {0.00001}, float[4, 1] gamma = {1, 2, 3, -4}> {
                 m = ReduceMean <axes = [1]> (x)  c = Sub(x, m)  s = Mul(c, c)  v = ReduceMean <axes = [1]> (s)
                 e = Add(v, eps)  d = Sqrt(e)  n = Div(c, d)  y = Mul(n, gamma)
             }

@@ -30,19 +30,16 @@ class FuseNormAffine(NodePass):
     opset = 17
     example = Example(
         before="""
-            agraph (float[N, 3] x) => (float[N, 3] y) <
+            (float[N, 3] x) => (float[N, 3] y) <
                 float[3] ones = {1, 1, 1}, float[1, 3] gamma = {1, 2, -3}, float[3] beta = {4, 5, 6}, float half = {0.5}
             > { a = LayerNormalization(x, ones)  b = Mul(gamma, a)  c = Add(b, beta)  y = Mul(c, half) }
         """,
         after="""
-            agraph (float[N, 3] x) => (float[N, 3] y) <float[3] gamma = {0.5, 1, -1.5}, float[3] beta = {2, 2.5, 3}> {
-                y = LayerNormalization(x, gamma, beta)
-            }
+            <float[3] gamma = {0.5, 1, -1.5}, float[3] beta = {2, 2.5, 3}> { y = LayerNormalization(x, gamma, beta) }
         """,
         near_miss="""
-            agraph (float[N, 3] x, float[3] gamma) => (float[N, 3] y) <float[3] scale = {1, 2, 3}> {
-                a = LayerNormalization(x, scale)  y = Mul(a, gamma)
-            }
+            (float[N, 3] x, float[3] gamma) => (float[N, 3] y)
+            <float[3] scale = {1, 2, 3}> { a = LayerNormalization(x, scale)  y = Mul(a, gamma) }
         """,
         refusal="not both constant",
     )

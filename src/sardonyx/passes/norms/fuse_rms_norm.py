@@ -25,22 +25,15 @@ class FuseRmsNorm(NodePass):
     needs = 23
     example = Example(
         before="""
-            agraph (float[N, S, 4] x) => (float[N, S, 4] y) <
-                float two = {2}, float[1] eps = {0.00001}, int64[1] last = {-1}, float[4] gamma = {1, 2, 3, -4}
-            > {
+            (float[N, S, 4] x) => (float[N, S, 4] y)
+            <float two = {2}, float[1] eps = {0.00001}, int64[1] last = {-1}, float[4] gamma = {1, 2, 3, -4}> {
                 s = Pow(x, two)  v = ReduceMean(s, last)  e = Add(v, eps)  d = Sqrt(e)  r = Reciprocal(d)
                 n = Mul(x, r)  y = Mul(gamma, n)
             }
         """,
-        after="""
-            agraph (float[N, S, 4] x) => (float[N, S, 4] y) <float[4] gamma = {1, 2, 3, -4}> {
-                y = RMSNormalization <epsilon = 0.00001> (x, gamma)
-            }
-        """,
+        after="{ y = RMSNormalization <epsilon = 0.00001> (x, gamma) }",
         near_miss="""
-            agraph (float[N, S, 4] x) => (float[N, S, 4] y) <
-                float eps = {0.00001}, int64[1] last = {-1}, float[4] gamma = {1, 2, 3, -4}
-            > {
+            <float eps = {0.00001}, int64[1] last = {-1}, float[4] gamma = {1, 2, 3, -4}> {
                 s = Mul(x, x)  v = ReduceMean(s, last)  d = Sqrt(v)  e = Add(d, eps)  n = Div(x, e)  y = Mul(gamma, n)
             }
         """,

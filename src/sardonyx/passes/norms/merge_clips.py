@@ -27,15 +27,12 @@ class MergeClips(NodePass):
     opset = 6  # before, they had an attribute for working in place
     example = Example(
         before="""
-            agraph (float[N] x) => (float[N] y) <float low = {-1}, float high = {6}, float four = {4}> {
-                a = Clip(x, low, high)  b = Relu(a)  c = Relu(b)  y = Clip(c, , four)
-            }
+            (float[N] x) => (float[N] y) <float low = {-1}, float high = {6}, float four = {4}>
+            { a = Clip(x, low, high)  b = Relu(a)  c = Relu(b)  y = Clip(c, , four) }
         """,
-        after="agraph (float[N] x) => (float[N] y) <float zero = {0}, float four = {4}> { y = Clip(x, zero, four) }",
+        after="<float zero = {0}, float four = {4}> { y = Clip(x, zero, four) }",
         near_miss="""
-            agraph (float[N] x, float high) => (float[N] y) <float zero = {0}> {
-                a = Clip(x, zero, high)  y = Relu(a)
-            }
+            (float[N] x, float high) => (float[N] y) <float zero = {0}> { a = Clip(x, zero, high)  y = Relu(a) }
         """,
         refusal="a bound is computed",
     )

@@ -25,21 +25,10 @@ class FuseBiasGelu(OrtPass):
     opset = 20
     example = Example(
         before="""
-            agraph (float[N, S, 2] x) => (float[N, S, 2] y) <float[2] b = {1, -2}> {
-                e = Sin(x)  a = Add(b, e)  y = Gelu(a)
-            }
+            (float[N, S, 2] x) => (float[N, S, 2] y) <float[2] b = {1, -2}> { e = Sin(x)  a = Add(b, e)  y = Gelu(a) }
         """,
-        after="""
-            <ir_version: 10, opset_import: ["" : 20, "com.microsoft" : 1]>
-            agraph (float[N, S, 2] x) => (float[N, S, 2] y) <float[2] b = {1, -2}> {
-                e = Sin(x)  y = com.microsoft.BiasGelu(e, b)
-            }
-        """,
-        near_miss="""
-            agraph (float[N, S, 2] x) => (float[N, S, 2] y) <float[2] b = {1, -2}> {
-                a = Add(x, b)  g = Gelu(a)  y = Mul(g, a)
-            }
-        """,
+        after="{ e = Sin(x)  y = com.microsoft.BiasGelu(e, b) }",
+        near_miss="{ a = Add(x, b)  g = Gelu(a)  y = Mul(g, a) }",
         refusal="used elsewhere",
         opset=20,
     )

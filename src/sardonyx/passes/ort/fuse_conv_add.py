@@ -25,18 +25,12 @@ class FuseConvAdd(OrtPass, OperandPass):
     opset = 7  # before, Add broadcast only with an attribute
     example = Example(
         before="""
-            agraph (float[N, 2, 4, 4] x) => (float[N, 2, 4, 4] y) <float[2, 2, 1, 1] w = {1, -2, 3, 4}> {
-                z = Sin(x)  a = Conv(z, w)  y = Add(z, a)
-            }
+            (float[N, 2, 4, 4] x) => (float[N, 2, 4, 4] y)
+            <float[2, 2, 1, 1] w = {1, -2, 3, 4}> { z = Sin(x)  a = Conv(z, w)  y = Add(z, a) }
         """,
-        after="""
-            <ir_version: 10, opset_import: ["" : 18, "com.microsoft" : 1]>
-            agraph (float[N, 2, 4, 4] x) => (float[N, 2, 4, 4] y) <float[2, 2, 1, 1] w = {1, -2, 3, 4}> {
-                z = Sin(x)  y = com.microsoft.FusedConv(z, w, , z)
-            }
-        """,
+        after="{ z = Sin(x)  y = com.microsoft.FusedConv(z, w, , z) }",
         near_miss="""
-            agraph (float[N, 2, 4, 4] x, float[N, 2, 1, 1] z) => (float[N, 2, 4, 4] y)
+            (float[N, 2, 4, 4] x, float[N, 2, 1, 1] z) => (float[N, 2, 4, 4] y)
             <float[2, 2, 1, 1] w = {1, -2, 3, 4}> { a = Conv(x, w)  y = Add(z, a) }
         """,
         refusal="different shapes",

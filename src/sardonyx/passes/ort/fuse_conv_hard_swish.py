@@ -28,21 +28,13 @@ class FuseConvHardSwish(OrtPass):
     opset = 7
     example = Example(
         before="""
-            agraph (float[N, 2, 4, 4] x) => (float[N, 2, 4, 4] y) <float[2, 2, 1, 1] w = {1, -2, 3, 4}> {
-                a = Conv(x, w)  y = HardSwish(a)
-            }
+            (float[N, 2, 4, 4] x) => (float[N, 2, 4, 4] y)
+            <float[2, 2, 1, 1] w = {1, -2, 3, 4}> { a = Conv(x, w)  y = HardSwish(a) }
         """,
         after="""
-            <ir_version: 10, opset_import: ["" : 18, "com.microsoft" : 1]>
-            agraph (float[N, 2, 4, 4] x) => (float[N, 2, 4, 4] y) <float[2, 2, 1, 1] w = {1, -2, 3, 4}> {
-                y = com.microsoft.FusedConv <activation = "HardSwish"> (x, w)
-            }
+            { y = com.microsoft.FusedConv <activation = "HardSwish"> (x, w) }
         """,
-        near_miss="""
-            agraph (float[N, 2, 4, 4] x) => (float[N, 2, 4, 4] y) <float[2, 2, 1, 1] w = {1, -2, 3, 4}> {
-                a = Conv(x, w)  b = HardSwish(a)  y = Add(a, b)
-            }
-        """,
+        near_miss="{ a = Conv(x, w)  b = HardSwish(a)  y = Add(a, b) }",
         refusal="used elsewhere",
     )
 

@@ -28,23 +28,14 @@ class FuseConvRelu(OrtPass):
     opset = 7
     example = Example(
         before="""
-            agraph (float[N, 1, 4, 4] x) => (float[N, 2, 4, 4] y)
-            <float[2, 1, 3, 3] w = {1, 0, 2, -1, 1, 0, 3, -2, 1, 0, 1, 0, 2, -3, 1, 1, 1, -1}> {
-                a = Conv <pads = [1, 1, 1, 1]> (x, w)  y = Relu(a)
-            }
+            (float[N, 1, 4, 4] x) => (float[N, 2, 4, 4] y) <
+                float[2, 1, 3, 3] w = {1, 0, 2, -1, 1, 0, 3, -2, 1, 0, 1, 0, 2, -3, 1, 1, 1, -1}
+            > { a = Conv <pads = [1, 1, 1, 1]> (x, w)  y = Relu(a) }
         """,
         after="""
-            <ir_version: 10, opset_import: ["" : 18, "com.microsoft" : 1]>
-            agraph (float[N, 1, 4, 4] x) => (float[N, 2, 4, 4] y)
-            <float[2, 1, 3, 3] w = {1, 0, 2, -1, 1, 0, 3, -2, 1, 0, 1, 0, 2, -3, 1, 1, 1, -1}> {
-                y = com.microsoft.FusedConv <pads = [1, 1, 1, 1], activation = "Relu"> (x, w)
-            }
+            { y = com.microsoft.FusedConv <pads = [1, 1, 1, 1], activation = "Relu"> (x, w) }
         """,
-        near_miss="""
-            agraph (float[N, 1, 4, 4] x) => (float[N, 2, 4, 4] y) <float[2, 1, 1, 1] w = {1.0, 2.0}> {
-                a = Conv(x, w)  b = Relu(a)  y = Add(a, b)
-            }
-        """,
+        near_miss="<float[2, 1, 1, 1] w = {1.0, 2.0}> { a = Conv(x, w)  b = Relu(a)  y = Add(a, b) }",
         refusal="used elsewhere",
     )
 

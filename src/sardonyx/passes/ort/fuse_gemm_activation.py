@@ -23,18 +23,14 @@ class FuseGemmActivation(OrtPass):
     opset = 11  # since then the third operand is optional, as in the runtime's operator
     example = Example(
         before="""
-            agraph (float[N, 2] x) => (float[N, 3] y) <float[3, 2] w = {1, 2, -3, 4, 5, -6}, float[3] b = {1, 2, -3}> {
-                a = Gemm <transB = 1> (x, w, b)  y = Tanh(a)
-            }
+            (float[N, 2] x) => (float[N, 3] y) <float[3, 2] w = {1, 2, -3, 4, 5, -6}, float[3] b = {1, 2, -3}>
+            { a = Gemm <transB = 1> (x, w, b)  y = Tanh(a) }
         """,
         after="""
-            <ir_version: 10, opset_import: ["" : 18, "com.microsoft" : 1]>
-            agraph (float[N, 2] x) => (float[N, 3] y) <float[3, 2] w = {1, 2, -3, 4, 5, -6}, float[3] b = {1, 2, -3}> {
-                y = com.microsoft.FusedGemm <transB = 1, activation = "Tanh"> (x, w, b)
-            }
+            { y = com.microsoft.FusedGemm <transB = 1, activation = "Tanh"> (x, w, b) }
         """,
         near_miss="""
-            agraph (float[N, 2] x) => (float[N, 3] y) <float[2, 3] w = {1, 2, -3, 4, 5, -6}, float[3] b = {1, 2, -3}> {
+            <float[2, 3] w = {1, 2, -3, 4, 5, -6}, float[3] b = {1, 2, -3}> {
                 a = Gemm(x, w, b)  s = Sigmoid(a)  y = Mul(a, s)
             }
         """,

@@ -22,20 +22,13 @@ class FuseMatMulTranspose(OrtPass):
     roots = ("MatMul",)
     example = Example(
         before="""
-            agraph (bool[N, S] b) => (float[N, S, 3] y) <float[3, 2] w = {1, 2, -3, 4, 5, -6}> {
-                i = Cast <to = 7> (b)  x = Gather(w, i)  t = Transpose <perm = [1, 0]> (w)  y = MatMul(x, t)
-            }
+            (bool[N, S] b) => (float[N, S, 3] y) <float[3, 2] w = {1, 2, -3, 4, 5, -6}>
+            { i = Cast <to = 7> (b)  x = Gather(w, i)  t = Transpose <perm = [1, 0]> (w)  y = MatMul(x, t) }
         """,
-        after="""
-            <ir_version: 10, opset_import: ["" : 18, "com.microsoft" : 1]>
-            agraph (bool[N, S] b) => (float[N, S, 3] y) <float[3, 2] w = {1, 2, -3, 4, 5, -6}> {
-                i = Cast <to = 7> (b)  x = Gather(w, i)  y = com.microsoft.FusedMatMul <transB = 1> (x, w)
-            }
-        """,
+        after="{ i = Cast <to = 7> (b)  x = Gather(w, i)  y = com.microsoft.FusedMatMul <transB = 1> (x, w) }",
         near_miss="""
-            agraph (float[N, S, 2] x, float[3, 2] w) => (float[N, S, 3] y) {
-                t = Transpose <perm = [1, 0]> (w)  y = MatMul(x, t)
-            }
+            (float[N, S, 2] x, float[3, 2] w) => (float[N, S, 3] y)
+            { t = Transpose <perm = [1, 0]> (w)  y = MatMul(x, t) }
         """,
     )
 

@@ -35,29 +35,27 @@ class FusePackedAttention(OrtPass):
     opset = 23
     example = Example(
         before="""
-            agraph (float[N, S, 2] x, bool[N, 1, S, S] keep) => (float[N, S, 4] y)
-            <float[2, 4] wq = {1, 2, 3, 4, -5, 6, 7, -8}, float[2, 4] wk = {0.1, 0.2, 0.3, 0.4, 0.5, -0.6, 0.7, 0.8},
-             float[2, 4] wv = {3, 1, 4, 1, 5, -9, 2, 6}, float[4] bq = {1, 2, 3, 4}, float[4] bv = {5, 6, -7, 8},
-             float zero = {0}, float hidden = {-3.0e38}> {
+            (float[N, S, 2] x, bool[N, 1, S, S] keep) => (float[N, S, 4] y) <
+                float[2, 4] wq = {1, 2, 3, 4, -5, 6, 7, -8}, float[2, 4] wk = {0.1, 0.2, 0.3, 0.4, 0.5, -0.6, 0.7, 0.8},
+                float[2, 4] wv = {3, 1, 4, 1, 5, -9, 2, 6}, float[4] bq = {1, 2, 3, 4}, float[4] bv = {5, 6, -7, 8},
+                float zero = {0}, float hidden = {-3.0e38}
+            > {
                 mask = Where(keep, zero, hidden)
                 q0 = MatMul(x, wq)  q = Add(q0, bq)  k = MatMul(x, wk)  v0 = MatMul(x, wv)  v = Add(bv, v0)
                 y = Attention <q_num_heads = 2, kv_num_heads = 2> (q, k, v, mask)
             }
         """,
         after="""
-            <ir_version: 11, opset_import: ["" : 23, "com.microsoft" : 1]>
-            agraph (float[N, S, 2] x, bool[N, 1, S, S] keep) => (float[N, S, 4] y)
-            <float[2, 12] w = {1, 2, 3, 4, 0.1, 0.2, 0.3, 0.4, 3, 1, 4, 1, -5, 6, 7, -8, 0.5, -0.6, 0.7, 0.8, 5, -9, 2,
-             6},
-             float[12] b = {1, 2, 3, 4, 0, 0, 0, 0, 5, 6, -7, 8}, float zero = {0}, float hidden = {-3.0e38}> {
-                mask = Where(keep, zero, hidden)
-                y = com.microsoft.Attention <num_heads = 2> (x, w, b, , , mask)
-            }
+            <
+                float[2, 12] w = {1, 2, 3, 4, 0.1, 0.2, 0.3, 0.4, 3, 1, 4, 1, -5, 6, 7, -8, 0.5, -0.6, 0.7, 0.8, 5, -9,
+                2, 6}, float[12] b = {1, 2, 3, 4, 0, 0, 0, 0, 5, 6, -7, 8}, float zero = {0}, float hidden = {-3.0e38}
+            > { mask = Where(keep, zero, hidden)  y = com.microsoft.Attention <num_heads = 2> (x, w, b, , , mask) }
         """,
         near_miss="""
-            agraph (float[N, S, 2] x, float[N, S, 2] z) => (float[N, S, 4] y)
-            <float[2, 4] wq = {1, 2, 3, 4, -5, 6, 7, -8}, float[2, 4] wk = {0.1, 0.2, 0.3, 0.4, 0.5, -0.6, 0.7, 0.8},
-             float[2, 4] wv = {3, 1, 4, 1, 5, -9, 2, 6}> {
+            (float[N, S, 2] x, float[N, S, 2] z) => (float[N, S, 4] y) <
+                float[2, 4] wq = {1, 2, 3, 4, -5, 6, 7, -8}, float[2, 4] wk = {0.1, 0.2, 0.3, 0.4, 0.5, -0.6, 0.7, 0.8},
+                float[2, 4] wv = {3, 1, 4, 1, 5, -9, 2, 6}
+            > {
                 q = MatMul(x, wq)  k = MatMul(z, wk)  v = MatMul(z, wv)
                 y = Attention <q_num_heads = 2, kv_num_heads = 2> (q, k, v)
             }

@@ -23,17 +23,11 @@ class FuseQuickGelu(OrtPass, OperandPass):
     opset = 7  # before, Mul broadcast only with an attribute
     example = Example(
         before="""
-            agraph (float[N, 4] x) => (float[N, 4] y) <float alpha = {1.5}> {
-                e = Sin(x)  a = Mul(e, alpha)  s = Sigmoid(a)  y = Mul(s, e)
-            }
+            (float[N, 4] x) => (float[N, 4] y)
+            <float alpha = {1.5}> { e = Sin(x)  a = Mul(e, alpha)  s = Sigmoid(a)  y = Mul(s, e) }
         """,
-        after="""
-            <ir_version: 10, opset_import: ["" : 18, "com.microsoft" : 1]>
-            agraph (float[N, 4] x) => (float[N, 4] y) <float alpha = {1.5}> {
-                e = Sin(x)  y = com.microsoft.QuickGelu <alpha = 1.5> (e)
-            }
-        """,
-        near_miss="agraph (float[N, 4] x) => (float[N, 4] y) { s = Sigmoid(x)  m = Mul(s, x)  y = Add(m, s) }",
+        after="{ e = Sin(x)  y = com.microsoft.QuickGelu <alpha = 1.5> (e) }",
+        near_miss="(float[N, 4] x) => (float[N, 4] y) { s = Sigmoid(x)  m = Mul(s, x)  y = Add(m, s) }",
         refusal="used elsewhere",
     )
 

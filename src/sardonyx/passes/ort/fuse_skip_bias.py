@@ -24,24 +24,19 @@ class FuseSkipBias(OrtPass, OperandPass):
     opset = 7
     example = Example(
         before="""
-            <ir_version: 10, opset_import: ["" : 18, "com.microsoft" : 1]>
-            agraph (float[N, S, 2] x, float[N, S, 2] skip) => (float[N, S, 2] y)
+            (float[N, S, 2] x, float[N, S, 2] skip) => (float[N, S, 2] y)
             <float[1, 1, 2] b = {1, -2}, float[2] scale = {2, 3}> {
                 e = Sin(x)  a = Add(b, e)
                 n, , , s = com.microsoft.SkipLayerNormalization <epsilon = 0.5> (a, skip, scale)  y = Mul(n, s)
             }
         """,
         after="""
-            <ir_version: 10, opset_import: ["" : 18, "com.microsoft" : 1]>
-            agraph (float[N, S, 2] x, float[N, S, 2] skip) => (float[N, S, 2] y)
             <float[2] b = {1, -2}, float[2] scale = {2, 3}> {
                 e = Sin(x)
                 n, , , s = com.microsoft.SkipLayerNormalization <epsilon = 0.5> (e, skip, scale, , b)  y = Mul(n, s)
             }
         """,
         near_miss="""
-            <ir_version: 10, opset_import: ["" : 18, "com.microsoft" : 1]>
-            agraph (float[N, S, 2] x, float[N, S, 2] skip) => (float[N, S, 2] y)
             <float[2] b = {1, -2}, float[2] scale = {2, 3}> {
                 a = Add(x, b)  n = com.microsoft.SkipLayerNormalization(a, skip, scale)  y = Mul(n, a)
             }

@@ -24,23 +24,19 @@ class FuseSkipLayerNorm(OrtPass):
     opset = 17
     example = Example(
         before="""
-            agraph (float[N, S, 2] x, float[N, S, 2] skip) => (float[N, S, 2] y)
+            (float[N, S, 2] x, float[N, S, 2] skip) => (float[N, S, 2] y)
             <float[2, 2] w = {1, 2, -3, 4}, float[2] b = {1, -2}, float[2] scale = {2, 3}, float[2] shift = {4, 5}> {
                 m = MatMul(x, w)  a = Add(m, b)  s = Add(a, skip)
                 n = LayerNormalization <epsilon = 0.5> (s, scale, shift)  y = Mul(n, s)
             }
         """,
-        after="""
-            <ir_version: 10, opset_import: ["" : 18, "com.microsoft" : 1]>
-            agraph (float[N, S, 2] x, float[N, S, 2] skip) => (float[N, S, 2] y)
-            <float[2, 2] w = {1, 2, -3, 4}, float[2] b = {1, -2}, float[2] scale = {2, 3}, float[2] shift = {4, 5}> {
-                m = MatMul(x, w)
-                n, , , s = com.microsoft.SkipLayerNormalization <epsilon = 0.5> (m, skip, scale, shift, b)
-                y = Mul(n, s)
-            }
-        """,
+        after="""{
+            m = MatMul(x, w)
+            n, , , s = com.microsoft.SkipLayerNormalization <epsilon = 0.5> (m, skip, scale, shift, b)
+            y = Mul(n, s)
+        }""",
         near_miss="""
-            agraph (float[N, H, S, 2] x, float[N, H, S, 2] skip) => (float[N, H, S, 2] y)
+            (float[N, H, S, 2] x, float[N, H, S, 2] skip) => (float[N, H, S, 2] y)
             <float[2] scale = {2, 3}> { s = Add(x, skip)  y = LayerNormalization(s, scale) }
         """,
         refusal="matrices or a batch of matrices",

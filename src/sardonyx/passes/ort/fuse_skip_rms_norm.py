@@ -22,23 +22,17 @@ class FuseSkipRmsNorm(OrtPass):
     opset = 23
     example = Example(
         before="""
-            agraph (float[N, S, 2] x, float[N, S, 2] skip) => (float[N, S, 2] y) <float[2] scale = {2, 3}> {
-                a = Exp(x)  s = Add(a, skip)  n = RMSNormalization <axis = -1, epsilon = 0.25> (s, scale)
-                y = Mul(n, s)
-            }
+            (float[N, S, 2] x, float[N, S, 2] skip) => (float[N, S, 2] y) <float[2] scale = {2, 3}>
+            { a = Exp(x)  s = Add(a, skip)  n = RMSNormalization <axis = -1, epsilon = 0.25> (s, scale)  y = Mul(n, s) }
         """,
-        after="""
-            <ir_version: 11, opset_import: ["" : 23, "com.microsoft" : 1]>
-            agraph (float[N, S, 2] x, float[N, S, 2] skip) => (float[N, S, 2] y) <float[2] scale = {2, 3}> {
-                a = Exp(x)
-                n, , , s = com.microsoft.SkipSimplifiedLayerNormalization <epsilon = 0.25> (a, skip, scale)
-                y = Mul(n, s)
-            }
-        """,
+        after="""{
+            a = Exp(x)
+            n, , , s = com.microsoft.SkipSimplifiedLayerNormalization <epsilon = 0.25> (a, skip, scale)
+            y = Mul(n, s)
+        }""",
         near_miss="""
-            agraph (float[N, S, 2] x, float[N, 1, 2] skip) => (float[N, S, 2] y) <float[2] scale = {2, 3}> {
-                s = Add(x, skip)  y = RMSNormalization(s, scale)
-            }
+            (float[N, S, 2] x, float[N, 1, 2] skip) => (float[N, S, 2] y)
+            <float[2] scale = {2, 3}> { s = Add(x, skip)  y = RMSNormalization(s, scale) }
         """,
         refusal="different shapes",
         opset=23,

@@ -62,9 +62,8 @@ class GroupAttentionQueries(NodePass):
     targets = ("ort",)
     example = Example(
         before="""
-            agraph (float[B, 3, 2] x, float[B, 3, 2] k, float[B, 3, 2] v, float[B, 1, 3, 7] mask,
-                    float[B, 2, 4, 1] past_k, float[B, 2, 4, 1] past_v)
-                => (float[B, 3, 2] y, float[B, 2, 7, 1] all_k, float[B, 2, 7, 1] all_v)
+            (float[B, 3, 2] x, float[B, 3, 2] k, float[B, 3, 2] v, float[B, 1, 3, 7] mask, float[B, 2, 4, 1] past_k,
+                    float[B, 2, 4, 1] past_v) => (float[B, 3, 2] y, float[B, 2, 7, 1] all_k, float[B, 2, 7, 1] all_v)
             <float[2, 4] wq = {1, 2, -3, 4, -5, 6, 7, 8}, float[4, 2] wo = {1, -2, 3, 4, 5, 6, -7, 8}> {
                 q = MatMul(x, wq)
                 a, all_k, all_v = Attention <q_num_heads = 4, kv_num_heads = 2> (q, k, v, mask, past_k, past_v)
@@ -72,11 +71,10 @@ class GroupAttentionQueries(NodePass):
             }
         """,
         after="""
-            agraph (float[B, 3, 2] x, float[B, 3, 2] k, float[B, 3, 2] v, float[B, 1, 3, 7] mask,
-                    float[B, 2, 4, 1] past_k, float[B, 2, 4, 1] past_v)
-                => (float[B, 3, 2] y, float[B, 2, 7, 1] all_k, float[B, 2, 7, 1] all_v)
-            <float[2, 4] wq = {1, -3, 2, 4, -5, 7, 6, 8}, float[4, 2] wo = {1, -2, 5, 6, 3, 4, -7, 8},
-             int64[1] two = {2}, int64[1] three = {3}, int64[1] four = {4}, int64[4] repeats = {1, 1, 1, 2}> {
+            <
+                float[2, 4] wq = {1, -3, 2, 4, -5, 7, 6, 8}, float[4, 2] wo = {1, -2, 5, 6, 3, 4, -7, 8},
+                int64[1] two = {2}, int64[1] three = {3}, int64[1] four = {4}, int64[4] repeats = {1, 1, 1, 2}
+            > {
                 q = MatMul(x, wq)
                 batch = Shape <start = 0, end = 1> (x)  rows = Mul(three, two)
                 split = Concat <axis = 0> (batch, rows, two)  r = Reshape(q, split)
@@ -88,9 +86,8 @@ class GroupAttentionQueries(NodePass):
             }
         """,
         near_miss="""
-            agraph (float[B, 3, 2] x, float[B, 3, 2] k, float[B, 3, 2] v, float[B, 4, 3, 7] mask,
-                    float[B, 2, 4, 1] past_k, float[B, 2, 4, 1] past_v)
-                => (float[B, 3, 2] y, float[B, 2, 7, 1] all_k, float[B, 2, 7, 1] all_v)
+            (float[B, 3, 2] x, float[B, 3, 2] k, float[B, 3, 2] v, float[B, 4, 3, 7] mask, float[B, 2, 4, 1] past_k,
+                    float[B, 2, 4, 1] past_v) => (float[B, 3, 2] y, float[B, 2, 7, 1] all_k, float[B, 2, 7, 1] all_v)
             <float[2, 4] wq = {1, 2, -3, 4, -5, 6, 7, 8}, float[4, 2] wo = {1, -2, 3, 4, 5, 6, -7, 8}> {
                 q = MatMul(x, wq)
                 a, all_k, all_v = Attention <q_num_heads = 4, kv_num_heads = 2> (q, k, v, mask, past_k, past_v)

@@ -27,27 +27,17 @@ class FuseBatchNorm(NodePass):
     opset = 7  # before, attributes expressed what now follows from inputs and outputs
     example = Example(
         before="""
-            agraph (float[N, 1, 4, 4] x) => (float[N, 2, 4, 4] y) <
+            (float[N, 1, 4, 4] x) => (float[N, 2, 4, 4] y) <
                 float[2, 1, 1, 1] w = {1.0, 2.0}, float[2] b = {1.0, 0.0}, float[2] gamma = {2.0, 3.0},
                 float[2] beta = {0.5, 1.0}, float[2] mean = {1.0, 2.0}, float[2] var = {4.0, 1.0}
-            > {
-                a = Conv(x, w, b)
-                y = BatchNormalization <epsilon = 0.0> (a, gamma, beta, mean, var)
-            }
+            > { a = Conv(x, w, b)  y = BatchNormalization <epsilon = 0.0> (a, gamma, beta, mean, var) }
         """,
-        after="""
-            agraph (float[N, 1, 4, 4] x) => (float[N, 2, 4, 4] y)
-            <float[2, 1, 1, 1] w = {1.0, 6.0}, float[2] b = {0.5, -5.0}> { y = Conv(x, w, b) }
-        """,
+        after="<float[2, 1, 1, 1] w = {1.0, 6.0}, float[2] b = {0.5, -5.0}> { y = Conv(x, w, b) }",
         near_miss="""
-            agraph (float[N, 1, 4, 4] x) => (float[N, 2, 4, 4] y) <
-                float[2, 1, 1, 1] w = {1.0, 2.0}, float[2] gamma = {2.0, 3.0},
-                float[2] beta = {0.5, 1.0}, float[2] mean = {1.0, 2.0}, float[2] var = {4.0, 1.0}
-            > {
-                a = Conv(x, w)
-                b = BatchNormalization(a, gamma, beta, mean, var)
-                y = Add(a, b)
-            }
+            <
+                float[2, 1, 1, 1] w = {1.0, 2.0}, float[2] gamma = {2.0, 3.0}, float[2] beta = {0.5, 1.0},
+                float[2] mean = {1.0, 2.0}, float[2] var = {4.0, 1.0}
+            > { a = Conv(x, w)  b = BatchNormalization(a, gamma, beta, mean, var)  y = Add(a, b) }
         """,
         refusal="used elsewhere",
     )

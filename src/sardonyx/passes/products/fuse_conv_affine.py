@@ -30,16 +30,13 @@ class FuseConvAffine(OperandPass):
     opset = 7  # before, operands broadcast only with an attribute
     example = Example(
         before="""
-            agraph (float[N, 1, 4, 4] x) => (float[N, 2, 4, 4] y) <
+            (float[N, 1, 4, 4] x) => (float[N, 2, 4, 4] y) <
                 float[2, 1, 1, 1] w = {1.0, 2.0}, float[2, 1, 1] s = {2.0, 4.0}, float[1, 2, 1, 1] t = {1.0, -1.0}
             > { a = Conv(x, w)  b = Mul(s, a)  y = Sub(b, t) }
         """,
-        after="""
-            agraph (float[N, 1, 4, 4] x) => (float[N, 2, 4, 4] y)
-            <float[2, 1, 1, 1] w = {2.0, 8.0}, float[2] b = {-1.0, 1.0}> { y = Conv(x, w, b) }
-        """,
+        after="<float[2, 1, 1, 1] w = {2.0, 8.0}, float[2] b = {-1.0, 1.0}> { y = Conv(x, w, b) }",
         near_miss="""
-            agraph (float[N, 1, 4, 2] x) => (float[N, 2, 4, 2] y)
+            (float[N, 1, 4, 2] x) => (float[N, 2, 4, 2] y)
             <float[2, 1, 1, 1] w = {1.0, 2.0}, float[2] s = {2.0, 4.0}> { a = Conv(x, w)  y = Mul(a, s) }
         """,
         refusal="varies within a channel",

@@ -26,20 +26,13 @@ class FuseMatMulAdd(OperandPass):
     opset = 7  # before, Add and Gemm broadcast only with an attribute
     example = Example(
         before="""
-            agraph (float[N, 2] x) => (float[N, 3] y) <float[2, 3] w = {1, 2, 3, 4, 5, 6}, float[3] b = {7, 8, 9}> {
-                a = MatMul(x, w)  y = Add(b, a)
-            }
+            (float[N, 2] x) => (float[N, 3] y)
+            <float[2, 3] w = {1, 2, 3, 4, 5, 6}, float[3] b = {7, 8, 9}> { a = MatMul(x, w)  y = Add(b, a) }
         """,
-        after="""
-            agraph (float[N, 2] x) => (float[N, 3] y) <float[2, 3] w = {1, 2, 3, 4, 5, 6}, float[3] b = {7, 8, 9}> {
-                y = Gemm(x, w, b)
-            }
-        """,
+        after="{ y = Gemm(x, w, b) }",
         near_miss="""
-            agraph (float[N, M, 2] x) => (float[N, M, 3] y)
-            <float[2, 3] w = {1, 2, 3, 4, 5, 6}, float[3] b = {7, 8, 9}> {
-                a = MatMul(x, w)  y = Add(b, a)
-            }
+            (float[N, M, 2] x) => (float[N, M, 3] y)
+            <float[2, 3] w = {1, 2, 3, 4, 5, 6}, float[3] b = {7, 8, 9}> { a = MatMul(x, w)  y = Add(b, a) }
         """,
         refusal="two axes",
     )

@@ -58,19 +58,17 @@ class FusePointwiseConv(NodePass):
     opset = 7  # before, operands broadcast only with an attribute
     example = Example(
         before="""
-            agraph (float[N, 5, 4, 2] x) => (float[N, 3, 5, 4] y) <
-                float[2, 3] w = {1, 2, 3, 4, 5, 6}, float[3] b = {7, 8, 9}
-            > { a = MatMul(x, w)  c = Add(a, b)  d = Relu(c)  y = Transpose <perm = [0, 3, 1, 2]> (d) }
+            (float[N, 5, 4, 2] x) => (float[N, 3, 5, 4] y) <float[2, 3] w = {1, 2, 3, 4, 5, 6}, float[3] b = {7, 8, 9}>
+            { a = MatMul(x, w)  c = Add(a, b)  d = Relu(c)  y = Transpose <perm = [0, 3, 1, 2]> (d) }
         """,
         after="""
-            agraph (float[N, 5, 4, 2] x) => (float[N, 3, 5, 4] y) <
-                float[3, 2, 1, 1] w = {1, 4, 2, 5, 3, 6}, float[3] b = {7, 8, 9}
-            > { a = Transpose <perm = [0, 3, 1, 2]> (x)  c = Conv(a, w, b)  y = Relu(c) }
+            <float[3, 2, 1, 1] w = {1, 4, 2, 5, 3, 6}, float[3] b = {7, 8, 9}> {
+                a = Transpose <perm = [0, 3, 1, 2]> (x)  c = Conv(a, w, b)  y = Relu(c)
+            }
         """,
         near_miss="""
-            agraph (float[N, H, W, 3] x) => (float[N, 2, H, W] y) <
-                float[3, 2] w = {1, 2, 3, 4, 5, 6}, float[2] b = {7, 8}
-            > { a = MatMul(x, w)  c = Add(a, b)  y = Transpose <perm = [0, 3, 1, 2]> (c) }
+            (float[N, H, W, 3] x) => (float[N, 2, H, W] y) <float[3, 2] w = {1, 2, 3, 4, 5, 6}, float[2] b = {7, 8}>
+            { a = MatMul(x, w)  c = Add(a, b)  y = Transpose <perm = [0, 3, 1, 2]> (c) }
         """,
         refusal="fewer channels",
     )

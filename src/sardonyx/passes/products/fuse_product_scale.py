@@ -32,19 +32,18 @@ class FuseProductScale(OperandPass):
     opset = 7  # before, operands broadcast only with an attribute
     example = Example(
         before="""
-            agraph (float[N, M, 2] x) => (float[N, 3, M] y) <
+            (float[N, M, 2] x) => (float[N, 3, M] y) <
                 float[2, 3] w = {1, 2, 3, 4, 5, 6}, float[3] b = {7, 8, 9}, float[3, 1] s = {2, 3, 4}
             > { a = MatMul(x, w)  c = Add(b, a)  d = Transpose <perm = [0, 2, 1]> (c)  y = Mul(s, d) }
         """,
         after="""
-            agraph (float[N, M, 2] x) => (float[N, 3, M] y) <
-                float[2, 3] w = {2, 6, 12, 8, 15, 24}, float[3] b = {14, 24, 36}
-            > { a = MatMul(x, w)  c = Add(a, b)  y = Transpose <perm = [0, 2, 1]> (c) }
+            <float[2, 3] w = {2, 6, 12, 8, 15, 24}, float[3] b = {14, 24, 36}> {
+                a = MatMul(x, w)  c = Add(a, b)  y = Transpose <perm = [0, 2, 1]> (c)
+            }
         """,
         near_miss="""
-            agraph (float[N, 3, 2] x) => (float[N, 3, 3] y) <
-                float[2, 3] w = {1, 2, 3, 4, 5, 6}, float[3, 1] s = {2, 3, 4}
-            > { a = MatMul(x, w)  y = Mul(a, s) }
+            (float[N, 3, 2] x) => (float[N, 3, 3] y)
+            <float[2, 3] w = {1, 2, 3, 4, 5, 6}, float[3, 1] s = {2, 3, 4}> { a = MatMul(x, w)  y = Mul(a, s) }
         """,
         refusal="varies within a column",
     )
