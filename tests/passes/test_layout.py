@@ -70,7 +70,7 @@ def traced(proto: onnx.ModelProto) -> Any:
 
 def applied(steps: Conversion, array: np.ndarray) -> np.ndarray:
     """Apply the steps to numbers."""
-    for step in steps.steps:
+    for step in steps:
         if step.operator == "Transpose":
             array = array.transpose(step.numbers)
         else:
@@ -147,7 +147,7 @@ def test_named_dims_are_followed_through_a_flattened_batch() -> None:
     assert converted is not None
     x = np.arange(7 * 2 * 12, dtype=np.float32).reshape(7, 2, 12)
     want = x.reshape(7, 6, 4).transpose(1, 0, 2).reshape(2, 3, 7, 4)
-    for step in converted.steps:
+    for step in converted:
         x = (
             x.transpose(step.numbers)
             if step.operator == "Transpose"
@@ -190,5 +190,5 @@ def test_dims_of_one_need_no_extra_reshape() -> None:
     want: Axes = [[], [h], [s], [d]]
     steps = conversion(have, want)
     assert steps is not None
-    assert [step.operator for step in steps.steps] == ["Reshape", "Transpose"]
-    assert steps.steps[-1].shape == sizes(want)
+    assert [step.operator for step in steps] == ["Reshape", "Transpose"]
+    assert steps[-1].shape == sizes(want)

@@ -272,64 +272,54 @@ class Step(Struct, frozen=True):
     axis: int = 0
 
 
-class Conversion(Struct, frozen=True):
-    """Nodes that convert one layout into another."""
-
-    steps: tuple[Step, ...] = ()
-
-    def __len__(self) -> int:
-        """Return the number of nodes."""
-        return len(self.steps)
-
-    @property
-    def copies(self) -> int:
-        """Return how many of the nodes copy their input."""
-        return sum(step.operator != "Reshape" for step in self.steps)
-
-    def write(self, value: ir.Value, op: Builder, dtype: ir.DataType | None = None) -> ir.Value:
-        """Build the nodes and return the value in the new layout; `dtype` states what they return."""
-        for step in self.steps:
-            numbers = np.ascontiguousarray(step.numbers, np.int64)
-            match step.operator:
-                case "Reshape":
-                    value = op.Reshape(value, op.constant(numbers, "target"))
-                case "Transpose":
-                    value = op.Transpose(value, perm=numbers.tolist())
-                case _:
-                    value = op.Gather(value, op.constant(numbers, "rows"), axis=step.axis)
-            if dtype is not None and step.shape is not None:
-                op.learn(value, dtype, step.shape)
-        return value
+Conversion = tuple[Step, ...]
 
 
-def conversion(source: Axes, target: Axes) -> Conversion | None:
+def copies(steps: Conversion) -> int:
+    """Return how many of the steps copy their input."""
+    return sum(step.operator != "Reshape" for step in steps)
+
+
+def convert(value: ir.Value, steps: Conversion, op: Builder, dtype: ir.DataType | None = None) -> ir.Value:
+    """Build the steps and return the value in the new layout; `dtype` states what they return."""
+    for step in steps:
+        numbers = np.ascontiguousarray(step.numbers, np.int64)
+        match step.operator:
+            case "Reshape":
+                value = op.Reshape(value, op.constant(numbers, "target"))
+            case "Transpose":
+                value = op.Transpose(value, perm=numbers.tolist())
+            case _:
+                value = op.Gather(value, op.constant(numbers, "rows"), axis=step.axis)
+        if dtype is not None and step.shape is not None:
+            op.learn(value, dtype, step.shape)
+    return value
+
+
+@optional
+def conversion(source: Axes, target: Axes) -> Conversion:
     """Return the fewest nodes that convert one layout into another of the same parts.
 
-    Equal order of parts needs at most a Reshape; otherwise a Transpose with up to two Reshapes around it. Returns None
-    if a Reshape has no constant target.
+    Equal order of parts needs at most a Reshape; otherwise a Transpose with up to two Reshapes around it. None if a
+    Reshape has no constant target.
     """
-    if same_axes(source, target):
-        return Conversion()
     if flat(source) == flat(target):
         return _reshape(source, target)
-    if set(flat(source)) != set(flat(target)):
-        return None
+    require(set(flat(source)) == set(flat(target)))
     split_axes, ordered = _pieces(source, target)
-    perm = _permutation(split_axes, ordered)
-    if perm is None:  # a part occurs more than once
-        return None
-    before, after = _reshape(source, split_axes), _reshape(ordered, target)
-    if before is None or after is None:
-        return None
-    return Conversion((*before.steps, Step("Transpose", perm, sizes(ordered)), *after.steps))
+    perm: list[int] = []
+    for axis in map(refined, ordered):
+        perm += [i for i in range(len(split_axes)) if refined(split_axes[i]) == axis and i not in perm][:1]
+    require(len(split_axes) == len(ordered) == len(perm))  # otherwise a part occurs more than once
+    transpose = Step("Transpose", tuple(perm), sizes(ordered))
+    return (*_reshape(source, split_axes), transpose, *_reshape(ordered, target))
 
 
-def _reshape(source: Axes, target: Axes) -> Conversion | None:
-    """Return the Reshape between two layouts with the same order of parts."""
+def _reshape(source: Axes, target: Axes) -> Conversion:
+    """Return the Reshape between two layouts with the same order of parts, if they differ."""
     if same_axes(source, target):
-        return Conversion()
-    numbers = reshape_target(sizes(source), sizes(target))
-    return None if numbers is None else Conversion((Step("Reshape", numbers, sizes(target)),))
+        return ()
+    return (Step("Reshape", required(reshape_target(sizes(source), sizes(target))), sizes(target)),)
 
 
 def _pieces(source: Axes, target: Axes) -> tuple[Axes, Axes]:
@@ -343,34 +333,21 @@ def _pieces(source: Axes, target: Axes) -> tuple[Axes, Axes]:
     before, after = (list(filter(None, axes)) for axes in (source, target))
     if len(source) == len(target) and sorted(before, key=lambda axis: in_target[axis[0]]) == after:
         return source, target
-    if all(_is_run(axis, in_source) for axis in after):
+    if all(len(list(_runs(axis, in_source))) == 1 for axis in after):
         view = sorted(after, key=lambda axis: in_source[axis[0]])
         for index, axis in enumerate(target):
             if not axis:
                 view.insert(min(index, len(view)), [])
         return view, target
-    if all(_is_run(axis, in_target) for axis in before):
+    if all(len(list(_runs(axis, in_target))) == 1 for axis in before):
         return source, [*([] for axis in source if not axis), *sorted(before, key=lambda axis: in_target[axis[0]])]
     runs = list(_runs(flat(target), in_source))
     return sorted(runs, key=lambda run: in_source[run[0]]), runs
 
 
-def _permutation(source: Axes, target: Axes) -> tuple[int, ...] | None:
-    """Return how whole axes are permuted, or None if they are not the same axes."""
-    perm: list[int] = []
-    for axis in map(refined, target):
-        perm += [index for index in range(len(source)) if refined(source[index]) == axis and index not in perm][:1]
-    return tuple(perm) if len(source) == len(target) == len(perm) else None
-
-
 def _places(parts: Axis) -> dict[Part, int]:
     """Return the position of each part."""
     return {part: place for place, part in enumerate(parts)}
-
-
-def _is_run(axis: Axis, places: Mapping[Part, int]) -> bool:
-    """Return whether the parts of an axis are adjacent and in the same order in another layout."""
-    return len(list(_runs(axis, places))) == 1
 
 
 def _runs(parts: Axis, places: Mapping[Part, int]) -> Iterator[Axis]:

@@ -35,6 +35,11 @@ def required(value: T | None, reason: str = "", *nodes: ir.Node) -> T:
     return value
 
 
+def require_sole(reader: ir.Node, node: ir.Node, graph: Facts, reason: str, *nodes: ir.Node) -> None:
+    """Refuse if the result of a node has another reader; the two nodes are shown, or the given ones."""
+    require(graph.sole_consumer(node.outputs[0]) is reader, reason, *(nodes or (node, reader)))
+
+
 def optional(query: Callable[P, T]) -> Callable[P, T | None]:
     """Let a query that ends with `NoMatch` return None instead, so that the matcher can try something else."""
 

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from sardonyx.ir.facts import Dim
 from sardonyx.ir.scopes import has_references, is_used_outside
-from sardonyx.passes._layout import Axes, Conversion, conversion, flat, refined, regroup, size
+from sardonyx.passes._layout import Axes, Conversion, conversion, convert, flat, refined, regroup, size
 from sardonyx.passes._mask_values import Choice, MaskValues, above_lowest, lowest, shrinking, values_of
 from sardonyx.passes._matching import operand_producer, require, required
 from sardonyx.passes._numbers import preserves_values
@@ -157,11 +157,11 @@ def _matched(softmax: ir.Node, product: ir.Node, scores: Scores, graph: Facts) -
 
     def build(op: Builder) -> Replacement:
         """Build one Attention, and the conversions of its operands and result."""
-        q, k, v = (operand.steps.write(operand.stage.value, op, dtype) for operand in operands)
+        q, k, v = (convert(operand.stage.value, operand.steps, op, dtype) for operand in operands)
         with op.separate():
             mask = masks.write(q, op, dtype)
         value = op.learn(op.Attention(q, k, v, mask, **attributes), dtype, layout.shape)
-        return layout.back.write(value, op, dtype)
+        return convert(value, layout.back, op, dtype)
 
     return Match(tuple(dict.fromkeys(nodes)), separate=frozenset(masks.nodes), build=build)
 
@@ -224,9 +224,9 @@ class Masks(Struct, frozen=True, eq=False):
         mask = term.mask
         if mask.keeps is None:
             value = mask.value if term.choice is None else term.choice.write(op)
-            value = term.steps.write(value, op, dtype)
+            value = convert(value, term.steps, op, dtype)
             return value if total is None else op.Add(total, value)
-        condition = term.steps.write(mask.value, op, ir.DataType.BOOL)
+        condition = convert(mask.value, term.steps, op, ir.DataType.BOOL)
         if len(self.terms) == 1 and mask.fill == -np.inf:
             return condition if mask.keeps else op.Not(condition)
         fill = np.array(mask.fill, dtype.numpy())

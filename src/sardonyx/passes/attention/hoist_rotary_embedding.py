@@ -15,6 +15,7 @@ from sardonyx.passes._matching import (
     consumer_of,
     operand_producer,
     require,
+    require_sole,
     required,
     static,
     with_last,
@@ -57,8 +58,7 @@ class HoistRotaryEmbedding(NodePass):
 
     def match(self, node: ir.Node, graph: Facts) -> Match:
         swap = required(_swap_before(node, 0))
-        is_sole = graph.sole_consumer(swap.outputs[0]) is node
-        require(is_sole, "the split into heads is read elsewhere", swap, node)
+        require_sole(node, swap, graph, "the split into heads is read elsewhere")
         states = required(swap.inputs[0])
         batch, length, *sizes = required(graph.shape(states))
         heads, width = (static(dim, "the number of heads or their size is unknown", swap, node) for dim in sizes)

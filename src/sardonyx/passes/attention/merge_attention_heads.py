@@ -22,6 +22,7 @@ from sardonyx.passes._layout import (
     Stage,
     Trail,
     conversion,
+    convert,
     flat,
     moved,
     size,
@@ -86,7 +87,7 @@ class MergeAttentionHeads(NodePass):
 
             @functools.cache
             def written(value: ir.Value, steps: Conversion) -> ir.Value:
-                return steps.write(value, op, dtype)
+                return convert(value, steps, op, dtype)
 
             @functools.cache
             def separated(value: ir.Value, steps: Conversion, count: int) -> tuple[ir.Value, ...]:
@@ -104,7 +105,7 @@ class MergeAttentionHeads(NodePass):
             outputs = op.node("Attention", (*operands, *node.inputs[3:]), attributes, outputs=count)
             op.learn(outputs[0], dtype, sizes(end.merged))
             # Keys, values and scores have their heads split off in both forms.
-            return [end.steps.write(outputs[0], op, dtype), *(outputs[value.index() or 0] for value in extra)]
+            return [convert(outputs[0], end.steps, op, dtype), *(outputs[value.index() or 0] for value in extra)]
 
         return Match(nodes, outputs=(end_value, *extra), build=build)
 
@@ -143,7 +144,7 @@ class _Plan(Struct, frozen=True, eq=False):
         """Return the nodes added minus the nodes removed, and the same count for transposes."""
         steps = {(operand.stage.value, operand.steps): operand.steps for operand in self.operands}
         splits = {(operand.stage.value, operand.steps) for operand in self.operands if operand.picked is not None}
-        added = [step.operator for path in (*steps.values(), self.end.steps) for step in path.steps]
+        added = [step.operator for path in (*steps.values(), self.end.steps) for step in path]
         removed = [node.op_type for node in self._dying()]
         transposes = added.count("Transpose") - removed.count("Transpose")
         return len(added) + len(splits) - len(removed), transposes

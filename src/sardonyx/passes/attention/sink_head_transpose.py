@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.passes._matching import consumer_of, is_used, operand_producer, require, required
+from sardonyx.passes._matching import consumer_of, is_used, operand_producer, require, require_sole, required
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Replacement
 
 _READERS = ("RotaryEmbedding", "Attention")
@@ -45,7 +45,7 @@ class SinkHeadTranspose(NodePass):
         swap = required(operand_producer(node, 0, ("Transpose",)))
         required(consumer_of(node.outputs[0], graph, _READERS))
         nodes, unused = (swap, node), node.outputs[1:]
-        require(graph.sole_consumer(swap.outputs[0]) is node, "the transpose is read elsewhere", *nodes)
+        require_sole(node, swap, graph, "the transpose is read elsewhere")
         perm = swap.attributes.get_ints("perm") or ()
         keeps_last = bool(perm) and perm[-1] == len(perm) - 1
         require(keeps_last, "the transpose moves the axis that is normalised", *nodes)

@@ -11,7 +11,7 @@ import math
 
 import onnx_ir as ir
 
-from sardonyx.passes._matching import operand_producer, require, required, with_operand
+from sardonyx.passes._matching import operand_producer, require, require_sole, required, with_operand
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, NoMatch, Replacement
 
 
@@ -46,8 +46,7 @@ class SinkRotaryScale(NodePass):
                 break
         else:
             raise NoMatch
-        is_sole = graph.sole_consumer(scaling.outputs[0]) is node
-        require(is_sole, "the scaled value is read elsewhere", scaling, node)
+        require_sole(node, scaling, graph, "the scaled value is read elsewhere")
 
         def build(op: Builder) -> Replacement:
             """Rotate, then scale."""

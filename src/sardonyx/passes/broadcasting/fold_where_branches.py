@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from sardonyx.ir.expressions import Expression, known
 from sardonyx.ir.tensors import ExpressionTensor
-from sardonyx.passes._matching import number_of, operand_producer, require, required
+from sardonyx.passes._matching import number_of, operand_producer, require, require_sole, required
 from sardonyx.passes.base import Accuracy, Example, Facts, Match, OperandPass
 
 _OPERATIONS = ("Add", "Sub", "Mul", "Div", "Max", "Min")  # every engine rounds them alike
@@ -46,8 +46,7 @@ class FoldWhereBranches(OperandPass):
         number, (condition, *branches) = _number(node.inputs[1 - index], graph), choice.inputs
         require(graph.same_shape(condition, node.outputs[0]))  # the number may determine the shape
         numbers = [_number(branch, graph) for branch in branches]
-        is_sole = graph.sole_consumer(choice.outputs[0]) is node
-        require(is_sole, "the Where is read elsewhere", choice, node)
+        require_sole(node, choice, graph, "the Where is read elsewhere")
         first, second = (
             required(_fold(node, index, branch, number), "the sign of a zero may change", choice, node)
             for branch in numbers

@@ -9,7 +9,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.ir.ops import BROADCASTS, UNARY
-from sardonyx.passes._matching import number_of, operand_producer, require, required, with_operand
+from sardonyx.passes._matching import number_of, operand_producer, require, require_sole, required, with_operand
 from sardonyx.passes.base import Accuracy, Example, Facts, Match, OperandPass
 
 
@@ -39,7 +39,6 @@ class SinkExpand(OperandPass):
         rank = required(graph.rank(expand.inputs[0]))
         others = [value for place, value in enumerate(node.inputs) if place != index]
         require(all(number_of(other, graph, rank=rank) is not None for other in others))
-        is_sole = graph.sole_consumer(expand.outputs[0]) is node
-        require(is_sole, "the expanded value is read elsewhere", expand, node)
+        require_sole(node, expand, graph, "the expanded value is read elsewhere")
         inputs = with_operand(node, index, expand.inputs[0])
         return Match((expand, node), build=lambda op: op.like(expand, (op.like(node, inputs), expand.inputs[1])))

@@ -7,7 +7,7 @@ may be dynamic if nothing moves along it; then the movement is that of one slice
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -93,30 +93,17 @@ def regions_before(root: ir.Node) -> list[Region]:
     inside: dict[ir.Node, None] = {root: None}
     regions: list[Region] = []
     while len(inside) < LONGEST:
-        boundary = list(
-            dict.fromkeys(value for node in inside for value in _moved(node) if value.producer() not in inside)
-        )
+        moved = (value for node in inside for value in (node.inputs if node.op_type == "Concat" else node.inputs[:1]))
+        boundary = dict.fromkeys(value for value in moved if value is not None and value.producer() not in inside)
         if len(boundary) == 1:
-            regions.append(Region(tuple(inside), boundary[0]))
-        producer = next(
-            (node for value in boundary if (node := _enclosed_producer(value, root, inside)) is not None), None
-        )
+            regions.append(Region(tuple(inside), *boundary))
+        producers = (node for value in boundary if (node := producer_of(value, root, MOVING)) is not None)
+        enclosed = (node for node in producers if not any(is_used_outside(value, inside) for value in node.outputs))
+        producer = next(enclosed, None)
         if producer is None:
             break
         inside[producer] = None
     return regions
-
-
-def _moved(node: ir.Node) -> Iterator[ir.Value]:
-    """Return the values whose elements a node moves."""
-    values = node.inputs if node.op_type == "Concat" else node.inputs[:1]
-    return (value for value in values if value is not None)
-
-
-def _enclosed_producer(value: ir.Value, root: ir.Node, inside: Mapping[ir.Node, None]) -> ir.Node | None:
-    """Return the producer of a value if it only moves elements too and nothing outside reads its results."""
-    node = producer_of(value, root, MOVING)
-    return None if node is None or any(is_used_outside(output, inside) for output in node.outputs) else node
 
 
 class RegionShapes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.passes._matching import operand_producer, require, required
+from sardonyx.passes._matching import operand_producer, require, require_sole, required
 from sardonyx.passes._numbers import FLOATS, INTEGERS, preserves_values
 from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass
 
@@ -43,6 +43,5 @@ class MergeCasts(NodePass):
             return Match(nodes, build=lambda _: source)
         require(to in INTEGERS or to in FLOATS)
         require(dtype not in FLOATS or to not in INTEGERS, "a float becomes an integer", *nodes)
-        is_sole = graph.sole_consumer(inner.outputs[0]) is node
-        require(is_sole, "the value in between is read elsewhere", *nodes)
+        require_sole(node, inner, graph, "the value in between is read elsewhere")
         return Match(nodes, build=lambda op: op.like(node, (source,)))

@@ -11,14 +11,14 @@ input: gathering the rows of a rolled window once takes 0.23-0.43 of the time.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
 import onnx_ir as ir
 
 from sardonyx.ir.ops import VIEWS
-from sardonyx.passes._layout import Axis, Conversion, Step, conversion, flat, regroup
+from sardonyx.passes._layout import Axis, Conversion, Step, conversion, convert, copies, flat, regroup
 from sardonyx.passes._matching import optional, require, required
 from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
 from sardonyx.passes.layout._movement import MOVING, Movement, Region, movement, regions_before
@@ -50,7 +50,7 @@ class MergeRearrangements(NodePass):
         for region in reversed(regions_before(node)):
             steps = _better(region, node, graph)
             if steps is not None:
-                return Match((*reversed(region.nodes[1:]), node), build=partial(steps.write, region.source))
+                return Match((*reversed(region.nodes[1:]), node), build=partial(convert, region.source, steps))
         return None
 
 
@@ -61,9 +61,13 @@ def _better(region: Region, root: ir.Node, graph: Facts) -> Conversion:
     require(len(root.outputs) == 1 and current[1] > 0)  # merge-reshapes merges views, also with dynamic dims
     require(current[0] > 1 or _may_be_a_view(root, graph))
     region_movement = required(movement(region, root.outputs[0], graph))
-    candidates = arrangements(region_movement, current[0], rows=not _is_part_of_attention(region, root, graph))
-    best = required(min(candidates, key=lambda steps: (len(steps), steps.copies), default=None))
-    require((len(best), best.copies) < current)
+    # Heads are split and merged before and after a product of two computed matrices.
+    around = [region.source.producer(), *(use.node for use in root.outputs[0].uses())]
+    products = [node for node in around if node is not None and node.op_type == "MatMul"]
+    rows = all(graph.tensor(node.inputs[1]) is not None for node in products)
+    candidates = arrangements(region_movement, current[0], rows=rows)
+    best = required(min(candidates, key=lambda steps: (len(steps), copies(steps)), default=None))
+    require((len(best), copies(best)) < current)
     return best
 
 
@@ -74,14 +78,6 @@ def _may_be_a_view(node: ir.Node, graph: Facts) -> bool:
     shape, perm = graph.shape(node.inputs[0]) or (), node.attributes.get_ints("perm")
     real = [axis for axis in perm or range(len(shape))[::-1] if axis < len(shape) and shape[axis] != 1]
     return real == sorted(real)
-
-
-def _is_part_of_attention(region: Region, root: ir.Node, graph: Facts) -> bool:
-    """Return whether a product of two computed matrices is before or after, where heads are split and merged."""
-    neighbours = [use.node for use in root.outputs[0].uses()]
-    if (producer := region.source.producer()) is not None:
-        neighbours.append(producer)
-    return any(node.op_type == "MatMul" and graph.tensor(node.inputs[1]) is None for node in neighbours)
 
 
 # The fewest nodes that perform a movement of elements: a view, a Transpose between views, or a Gather of rows.
@@ -99,7 +95,7 @@ def arrangements(movement: Movement, most: int, *, rows: bool = True) -> Iterato
     if converted is not None and len(converted) <= most:
         yield converted
     if rows and movement.origin is not None and (movement.parts is None or len(movement.parts[0]) > 1):
-        yield from map(Conversion, _gathers(movement, movement.origin, most))
+        yield from _gathers(movement, movement.origin, most)
 
 
 def _converted(movement: Movement, source: Axis, result: Axis) -> Conversion | None:
@@ -109,14 +105,11 @@ def _converted(movement: Movement, source: Axis, result: Axis) -> Conversion | N
     converted = conversion(before or [flat([source])], after or [flat([result])])
     if converted is None:
         return None
-    steps = converted.steps if after else converted.steps[:-1]
-    beside = tuple(_beside_free_axis(step) for step in steps) if movement.free else steps
-    return Conversion(beside if after else (*beside, _view(movement)))
-
-
-def _beside_free_axis(step: Step) -> Step:
-    numbers = step.numbers if step.operator == "Reshape" else (axis + 1 for axis in step.numbers)
-    return Step(step.operator, (0, *numbers))
+    steps = converted if after else converted[:-1]
+    if movement.free:
+        shift = {"Reshape": 0, "Transpose": 1}
+        steps = tuple(Step(step.operator, (0, *(n + shift[step.operator] for n in step.numbers))) for step in steps)
+    return steps if after else (*steps, _view(movement))
 
 
 def _view(movement: Movement) -> Step:
@@ -126,15 +119,20 @@ def _view(movement: Movement) -> Step:
     return Step("Reshape", (0, *movement.result) if movement.whole else (-1, *movement.result[1:]))
 
 
-def _gathers(movement: Movement, origin: np.ndarray, most: int) -> Iterator[tuple[Step, ...]]:
+def _gathers(movement: Movement, origin: np.ndarray, most: int) -> Iterator[Conversion]:
     """Yield a Gather along an axis of the source as it is, or of rows."""
-    row = _row(movement, origin)
+    starts = np.flatnonzero(np.diff(origin) != 1) + 1
+    ends = int(np.gcd.reduce(starts)), int(np.gcd.reduce(origin[starts])), int(origin[0])
+    # So many elements always stay together as a row.
+    row = math.gcd(origin.size, math.prod(movement.source) // movement.unit, *ends) * movement.unit
     if row < SHORTEST_ROW:
         return
     for axis in range(len(movement.source)):
-        if (steps := _gathered_along(axis, row, movement, origin)) is not None:
-            yield steps
-    tail = _tail(movement.result, row)
+        if (step := _gathered_along(axis, row, movement, origin)) is not None:
+            yield (step,)
+    tail = 0  # of the last dims the row consists of
+    while tail < len(movement.result) and row % math.prod(movement.result[-1 - tail :]) == 0:
+        tail += 1
     fits_result = tail > 0 and movement.whole
     if most < (2 if fits_result else 3):
         return
@@ -147,14 +145,6 @@ def _gathers(movement: Movement, origin: np.ndarray, most: int) -> Iterator[tupl
         yield view, Step("Gather", numbers, axis=axis), _view(movement)
 
 
-def _row(movement: Movement, origin: np.ndarray) -> int:
-    """Return how many elements always stay together as a row."""
-    starts = np.flatnonzero(np.diff(origin) != 1) + 1
-    inner = math.gcd(origin.size, math.prod(movement.source) // movement.unit, int(origin[0]))
-    inner = math.gcd(inner, int(np.gcd.reduce(starts)), int(np.gcd.reduce(origin[starts])))
-    return inner * movement.unit
-
-
 def _row_numbers(movement: Movement, origin: np.ndarray, width: int) -> np.ndarray:
     """Return which row of that width each row of the result is."""
     if width >= movement.unit:
@@ -164,15 +154,7 @@ def _row_numbers(movement: Movement, origin: np.ndarray, width: int) -> np.ndarr
     return (origin[:, None] * finer + np.arange(finer)).reshape(-1)
 
 
-def _tail(shape: Sequence[int], row: int) -> int:
-    """Return how many of the last dims a row consists of."""
-    tail = 0
-    while tail < len(shape) and row % math.prod(shape[len(shape) - tail - 1 :]) == 0:
-        tail += 1
-    return tail
-
-
-def _gathered_along(axis: int, row: int, movement: Movement, origin: np.ndarray) -> tuple[Step, ...] | None:
+def _gathered_along(axis: int, row: int, movement: Movement, origin: np.ndarray) -> Step | None:
     """Return one Gather along an axis of the source if every block moves alike and the dims of the result fit."""
     before, size, after = movement.source[:axis], movement.source[axis], movement.source[axis + 1 :]
     width, blocks = math.prod(after), math.prod(before)
@@ -186,4 +168,4 @@ def _gathered_along(axis: int, row: int, movement: Movement, origin: np.ndarray)
     shape = movement.result[axis : len(movement.result) - len(after)]
     if math.prod(shape) != numbers.shape[1]:
         return None
-    return (Step("Gather", numbers[0].reshape(shape), axis=axis + int(movement.free)),)
+    return Step("Gather", numbers[0].reshape(shape), axis=axis + int(movement.free))

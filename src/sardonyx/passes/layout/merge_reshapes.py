@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from sardonyx.ir.ops import VIEWS
 from sardonyx.ir.scopes import operand
-from sardonyx.passes._matching import axes_of, operand_producer, require, required, reshape_target
+from sardonyx.passes._matching import axes_of, operand_producer, require_sole, required, reshape_target
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Replacement
 
 _MOST_AXES = 64  # of a tensor of unknown rank; the limit of numpy
@@ -47,8 +47,7 @@ class MergeReshapes(NodePass):
         cancels = bool(first) and first == second and inner.op_type != node.op_type
         if cancels or graph.same_shape(source, node.outputs[0]):
             return Match(nodes, build=lambda _: source)
-        is_sole = graph.sole_consumer(inner.outputs[0]) is node
-        require(is_sole, "the value in between is read elsewhere", *nodes)
+        require_sole(node, inner, graph, "the value in between is read elsewhere")
         if node.op_type == inner.op_type == "Unsqueeze" and first is not None and second is not None:
             places = [axis for axis in range(_MOST_AXES + len(second)) if axis not in second]
             if max((*first, *second), default=0) < _MOST_AXES:

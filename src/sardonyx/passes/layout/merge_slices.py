@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.passes._matching import operand_producer, require, required, static
+from sardonyx.passes._matching import operand_producer, require, require_sole, required, static
 from sardonyx.passes._parts import Ranges, ranges
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Replacement
 
@@ -49,8 +49,7 @@ class MergeSlices(NodePass):
         nodes = (inner, node)
         first, second = (required(ranges(each, graph), "a range is computed", *nodes) for each in nodes)
         shape = required(graph.shape(inner.inputs[0]), "a range is computed", *nodes)
-        is_sole = graph.sole_consumer(inner.outputs[0]) is node
-        require(is_sole, "the value in between is read elsewhere", *nodes)
+        require_sole(node, inner, graph, "the value in between is read elsewhere")
         joint = dict(first)
         for axis, (start, end, step) in second.items():
             size, before = shape[axis], first.get(axis)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.passes._matching import operand_producer, permutation, require, required
+from sardonyx.passes._matching import operand_producer, permutation, require, require_sole, required
 from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass
 
 
@@ -42,6 +42,5 @@ class MergeTransposes(NodePass):
         perm = tuple(first[axis] for axis in second)
         if perm == tuple(range(rank)):
             return Match(nodes, build=lambda _: source)
-        is_sole = graph.sole_consumer(inner.outputs[0]) is node
-        require(is_sole, "the value in between is read elsewhere", *nodes)
+        require_sole(node, inner, graph, "the value in between is read elsewhere")
         return Match(nodes, build=lambda op: op.Transpose(source, perm=perm))

@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.passes._matching import operand_producer, require, required
+from sardonyx.passes._matching import operand_producer, require, require_sole, required
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Replacement
 from sardonyx.passes.norms._arithmetic import BOUNDS_AS_INPUTS, LARGEST, bounds, merged
 
@@ -43,8 +43,7 @@ class MergeClips(NodePass):
         require(dtype in LARGEST)
         is_constant = bounds(inner, graph) is not None and bounds(node, graph) is not None
         require(is_constant, "a bound is computed", *nodes)
-        is_sole = graph.sole_consumer(inner.outputs[0]) is node
-        require(is_sole, "the value in between is read elsewhere", *nodes)
+        require_sole(node, inner, graph, "the value in between is read elsewhere")
         operator, limits = required(merged(inner, node, graph), "the sign of a zero would change", *nodes)
         if operator == "Relu":
             return Match(nodes, build=lambda op: op.Relu(inner.inputs[0]))

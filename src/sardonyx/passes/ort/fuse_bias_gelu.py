@@ -9,7 +9,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.passes._channels import USED_ELSEWHERE
-from sardonyx.passes._matching import operand_producer, require, required
+from sardonyx.passes._matching import operand_producer, require, require_sole, required
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, Replacement
 from sardonyx.passes.ort._contrib import DOMAIN, OrtPass, as_biased, on_ort
 
@@ -38,7 +38,7 @@ class FuseBiasGelu(OrtPass):
         bias_sum = required(as_biased(add, graph))
         operator = required(_OPERATORS.get(node.attributes.get_string("approximate", "none")))
         require(graph.dtype(bias_sum.source) == ir.DataType.FLOAT)
-        require(graph.sole_consumer(add.outputs[0]) is node, USED_ELSEWHERE, add, node)
+        require_sole(node, add, graph, USED_ELSEWHERE)
 
         def build(op: Builder) -> Replacement:
             return op.node(operator, (bias_sum.source, bias_sum.vector(op, graph)), domain=DOMAIN)

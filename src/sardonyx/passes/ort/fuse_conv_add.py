@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._channels import USED_ELSEWHERE
-from sardonyx.passes._matching import operand_producer, require, required
+from sardonyx.passes._matching import operand_producer, require, require_sole, required
 from sardonyx.passes.base import Accuracy, Example, Facts, Match, OperandPass
 from sardonyx.passes.ort._contrib import OrtPass, contrib
 
@@ -39,7 +39,7 @@ class FuseConvAdd(OrtPass, OperandPass):
     def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match:
         conv, other = required(operand_producer(node, index, ("Conv",))), node.inputs[1 - index]
         require(graph.dtype(other) == ir.DataType.FLOAT)
-        require(graph.sole_consumer(conv.outputs[0]) is node, USED_ELSEWHERE, conv, node)
+        require_sole(node, conv, graph, USED_ELSEWHERE)
         is_same = graph.same_shape(conv.outputs[0], other)
         require(is_same, "both sides of the sum may have different shapes", conv, node)
         inputs = (conv.inputs[0], conv.inputs[1], operand(conv, 2), other)

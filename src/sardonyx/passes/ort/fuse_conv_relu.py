@@ -11,7 +11,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.passes._channels import USED_ELSEWHERE
-from sardonyx.passes._matching import require, required
+from sardonyx.passes._matching import require, require_sole, required
 from sardonyx.passes.base import Accuracy, Example, Facts, Match
 from sardonyx.passes.norms._arithmetic import bounds
 from sardonyx.passes.ort._contrib import OrtPass, contrib, plain_conv
@@ -41,7 +41,7 @@ class FuseConvRelu(OrtPass):
 
     def match(self, node: ir.Node, graph: Facts) -> Match:
         conv = plain_conv(node)
-        require(graph.sole_consumer(conv.outputs[0]) is node, USED_ELSEWHERE, conv, node)
+        require_sole(node, conv, graph, USED_ELSEWHERE)
         if node.op_type == "Clip":
             limits = required(bounds(node, graph))
             parameters = [limits.low, limits.high]

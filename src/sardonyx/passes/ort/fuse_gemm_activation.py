@@ -9,7 +9,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.passes._channels import USED_ELSEWHERE
-from sardonyx.passes._matching import operand_producer, require, required
+from sardonyx.passes._matching import operand_producer, require, require_sole, required
 from sardonyx.passes.base import Accuracy, Example, Facts, Match
 from sardonyx.passes.ort._contrib import OrtPass, contrib
 
@@ -40,7 +40,7 @@ class FuseGemmActivation(OrtPass):
     def match(self, node: ir.Node, graph: Facts) -> Match:
         gemm = required(operand_producer(node, 0, ("Gemm",)))
         require(graph.dtype(gemm.outputs[0]) == ir.DataType.FLOAT)
-        require(graph.sole_consumer(gemm.outputs[0]) is node, USED_ELSEWHERE, gemm, node)
+        require_sole(node, gemm, graph, USED_ELSEWHERE)
         slope = node.attributes.get_float("alpha", 0.01) if node.op_type == "LeakyRelu" else None
         attributes = {**gemm.attributes, "activation": node.op_type, "activation_alpha": slope}
         return contrib("FusedGemm", (gemm, node), gemm.inputs, attributes, graph)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.passes._channels import USED_ELSEWHERE
-from sardonyx.passes._matching import number_of, operand_producer, other_operand, require, required
+from sardonyx.passes._matching import number_of, operand_producer, other_operand, require, require_sole, required
 from sardonyx.passes.base import Accuracy, Example, Facts, Match, OperandPass
 from sardonyx.passes.ort._contrib import OrtPass, contrib
 
@@ -40,5 +40,5 @@ class FuseQuickGelu(OrtPass, OperandPass):
             alpha, nodes = float(required(number_of(factor, graph, rank=1))), (times, gate, node)
             require((graph.rank(value) or 0) > 0)
         require(graph.dtype(value) == ir.DataType.FLOAT)
-        require(graph.sole_consumer(gate.outputs[0]) is node, USED_ELSEWHERE, *nodes)
+        require_sole(node, gate, graph, USED_ELSEWHERE, *nodes)
         return contrib("QuickGelu", nodes, (value,), {"alpha": alpha}, graph)

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._channels import USED_ELSEWHERE
-from sardonyx.passes._matching import operand_producer, require, required
+from sardonyx.passes._matching import operand_producer, require, require_sole, required
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, OperandPass, Replacement
 from sardonyx.passes.ort._contrib import DOMAIN, LAYER, RMS, OrtPass, as_biased, on_ort
 
@@ -49,7 +49,7 @@ class FuseSkipBias(OrtPass, OperandPass):
         require(index < 2 and operand(node, bias) is None)
         add = required(operand_producer(node, index, ("Add",)))
         bias_sum = required(as_biased(add, graph))
-        require(graph.sole_consumer(add.outputs[0]) is node, USED_ELSEWHERE, add, node)
+        require_sole(node, add, graph, USED_ELSEWHERE)
 
         def build(op: Builder) -> Replacement:
             """Build the same norm with the bias as one more operand."""

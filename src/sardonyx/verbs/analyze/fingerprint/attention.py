@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Container, Iterator
 
 import numpy as np
@@ -76,7 +75,7 @@ class GraphView:
     def data(self, node: ir.Node) -> Iterator[ir.Value]:
         """Return the operands of a node that depend on the data of the model's inputs."""
         operands = self._flow.operands(node, self.names[node])
-        return (value for value in operands if value is not None and self._flow.of(value) is Dependence.DATA)
+        return (value for value in operands if value is not None and self.is_data(value))
 
     def readers(self, value: ir.Value) -> list[ir.Node]:
         """Return the live nodes that read a value."""
@@ -84,31 +83,27 @@ class GraphView:
 
     def upward(self, start: ir.Value, stop: Container[ir.Node], limit: int = WITHIN) -> Iterator[ir.Value]:
         """Yield a value and the data it is computed from, nearest first, without passing the nodes in `stop`."""
-        seen, waiting = {start}, deque([start])
-        while waiting and len(seen) < limit:
-            value = waiting.popleft()
+        found = {start: None}
+        queue = [start]
+        for value in queue:  # which grows
             yield value
             producer = value.producer()
-            if producer is None or producer in stop:
-                continue
-            for operand in self.data(producer):
-                if operand not in seen:
-                    seen.add(operand)
-                    waiting.append(operand)
-        yield from waiting
+            if len(found) < limit and producer is not None and producer not in stop:
+                new = dict.fromkeys(operand for operand in self.data(producer) if operand not in found)
+                found.update(new)
+                queue += new
 
     def downward(self, start: ir.Value, stop: Container[ir.Node]) -> Iterator[ir.Node]:
         """Yield the nodes that depend on a value, nearest first, without passing the nodes in `stop`."""
-        seen, waiting = {start}, deque([start])
-        while waiting and len(seen) < WITHIN:
-            for reader in self.readers(waiting.popleft()):
+        found = {start: None}
+        queue = [start]
+        for value in queue:  # which grows
+            for reader in self.readers(value) if len(found) < WITHIN else ():
                 yield reader
-                if reader in stop:
-                    continue
-                for output in reader.outputs:
-                    if output not in seen and self._flow.of(output) is Dependence.DATA:
-                        seen.add(output)
-                        waiting.append(output)
+                if reader not in stop:
+                    new = {output: None for output in reader.outputs if output not in found and self.is_data(output)}
+                    found.update(new)
+                    queue += new
 
 
 def above(start: ir.Node) -> set[ir.Node]:
@@ -189,29 +184,28 @@ class Attention:
         names = view.names
         candidates = (node for node, name in names.items() if name in ATTENTION_NAMES)  # a cheap first test
         self._fused = {node: slots for node in candidates if (slots := attention_operands(node)) is not None}
-        self.layers = {node for node, name in names.items() if name in _LAYERS or node in self._fused}
-        self.layers.update(
-            node for node, name in names.items() if name == "Gather" and not view.is_data(node.inputs[0])
-        )
+        lookups = {node for node, name in names.items() if name == "Gather" and not view.is_data(node.inputs[0])}
+        self.layers = lookups | {node for node, name in names.items() if name in _LAYERS or node in self._fused}
         self.masks = Masks(view, self.layers)
         softmaxes = (node for node, name in names.items() if name == "Softmax")
         self._softmaxes = [node for node in softmaxes if view.is_data(node.outputs[0])]
         self._ends = {*self.layers, *self._softmaxes}  # past the next Softmax, the result belongs to that one
-        pairs = ((node, self._weighted_product(node)) for node in self._softmaxes)
-        self._weighted = {node: product for node, product in pairs if product is not None}
+        after = ((node, view.downward(node.outputs[0], self._ends)) for node in self._softmaxes)
+        pairs = ((node, next(filter(self.is_activation_product, below), None)) for node, below in after)
+        self._weighted = {
+            node: product for node, product in pairs if product is not None
+        }  # of activations, by the Softmax
         self._results = {*self._weighted.values(), *self._fused}
         self.sites = tuple(self._sites())
-        self.pooling = self._count_pooling()
+        others = {*self._softmaxes}.difference(node for site in self.sites for node in site.nodes)
+        # Softmaxes that weigh activations with scores that are no product of activations.
+        self.pooling = sum(node in self._weighted or self._scales(node) for node in others)
 
     def is_activation_product(self, node: ir.Node) -> bool:
         """Return whether a node is a matrix product of two activations."""
         if self._view.names[node] not in ALL_PRODUCTS or len(node.inputs) < 2:
             return False
         return all(map(self._view.is_data, node.inputs[:2]))
-
-    def _weighted_product(self, softmax: ir.Node) -> ir.Node | None:
-        """Return the product in which the result of a Softmax weighs activations, otherwise None."""
-        return next(filter(self.is_activation_product, self._view.downward(softmax.outputs[0], self._ends)), None)
 
     def _sites(self) -> Iterator[Site]:
         for node in self._view.names:
@@ -275,11 +269,6 @@ class Attention:
                 source = next(self._view.data(producer), near)
                 break
         return set(self._view.upward(source, self._results, NEAR))
-
-    def _count_pooling(self) -> int:
-        """Count the Softmaxes that weigh activations with scores that are no product of activations."""
-        in_sites = {node for site in self.sites for node in site.nodes}
-        return sum(node in self._weighted or self._scales(node) for node in self._softmaxes if node not in in_sites)
 
     def _scales(self, softmax: ir.Node) -> bool:
         """Return whether the result of a Softmax is multiplied with activations elementwise."""
@@ -352,13 +341,17 @@ class Masks:
 
     def _is_position(self, start: ir.Value | None) -> bool:
         """Return whether a value counts positions: it is computed from a range or a running sum."""
-        return start is not None and any(map(self._counts, self._ancestors(start, _LEAVES | _POSITIONS)))
-
-    def _counts(self, value: ir.Value) -> bool:
-        tensor, producer = _tensor(value), value.producer()
-        if tensor is not None:
-            return _is_range(tensor)
-        return producer is not None and producer not in self._ends and self._view.names[producer] in _POSITIONS
+        for value in () if start is None else self._ancestors(start, _LEAVES | _POSITIONS):
+            tensor, producer = _tensor(value), value.producer()
+            if tensor is not None:
+                counts = _is_range(tensor)
+            else:
+                counts = (
+                    producer is not None and producer not in self._ends and self._view.names[producer] in _POSITIONS
+                )
+            if counts:
+                return True
+        return False
 
 
 def _tensor(value: ir.Value) -> ir.TensorProtocol | None:
