@@ -172,7 +172,7 @@ class Rewriter:
             if scope.opset < rule.opset or (scope.in_function and has_references(node)):
                 continue
             try:
-                result = rule.attempt(node, facts)
+                result = rule.outcome(rule.match, node, facts)
             except UnknownAttribute as error:  # of a node that the pass looked at on the way
                 result = Refused(str(error))
             if result is None:

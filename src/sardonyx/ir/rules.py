@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, ParamSpec
 
 import numpy as np
 import onnx_ir as ir
@@ -17,6 +17,7 @@ from sardonyx.ir.precision import rounded
 from sardonyx.ir.scopes import Names, Scope, label
 from sardonyx.records.run import Accuracy
 
+P = ParamSpec("P")
 # The IR version since which an initializer need not be a graph input, and is overridable by callers if it is one.
 BARE_INITIALIZERS = 4
 
@@ -197,10 +198,13 @@ class NodeRule(Rule):
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
         """Return a match if the rule applies here, `Refused` for a near miss to report (or raise it), or None."""
 
-    def attempt(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Return what `match` returns or raises."""
+    @staticmethod
+    def outcome(
+        match: Callable[P, Match | Refused | None], *args: P.args, **kwargs: P.kwargs
+    ) -> Match | Refused | None:
+        """Return what a matcher returns or raises."""
         try:
-            return self.match(node, graph)
+            return match(*args, **kwargs)
         except NoMatch:
             return None
         except Refused as refused:

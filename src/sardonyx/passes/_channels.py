@@ -43,7 +43,13 @@ class Linear(Struct, frozen=True, eq=False):
 
     def scaled_weight(self, scale: Expression) -> ir.TensorProtocol:
         """Return the lazy product of the weight and a scale; raises `Impossible` if it does not fit the type."""
-        return scaled(self.weight, scale.reshaped(self._broadcastable(scale)), self._grouped_shape)
+        shape, is_vector = self._grouped_shape, scale.numpy().size != 1
+        dims = [1] * len(shape)  # in which the scale broadcasts to the weight
+        if is_vector and self.node.op_type == "ConvTranspose":
+            dims[0], dims[2] = self._groups, shape[2]
+        elif is_vector:
+            dims[self._channel_axis] = -1
+        return scaled(self.weight, scale.reshaped(dims), shape)
 
     def changed_bias(self, scale: Expression, shift: Expression) -> ir.TensorProtocol:
         """Return scale * bias + shift; raises `Impossible` if it does not fit the type."""
@@ -80,15 +86,6 @@ class Linear(Struct, frozen=True, eq=False):
         if self.node.op_type != "ConvTranspose":
             return tuple(shape)
         return (self._groups, shape[0] // self._groups, *shape[1:])
-
-    def _broadcastable(self, scale: Expression) -> list[int]:
-        """Return the shape in which a scale broadcasts to the grouped weight."""
-        dims = [1] * len(self._grouped_shape)
-        if scale.numpy().size != 1 and self.node.op_type == "ConvTranspose":
-            dims[0], dims[2] = self._groups, self._grouped_shape[2]
-        elif scale.numpy().size != 1:
-            dims[self._channel_axis] = -1
-        return dims
 
 
 @optional

@@ -14,6 +14,7 @@ from msgspec import Struct
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import MOVES_DATA
 from sardonyx.ir.rules import Builder
+from sardonyx.ir.scopes import operator
 
 LARGE_CONSTANT = 1 << 24  # bytes of a constant mask that is read
 _BIAS = 64.0  # numbers up to this magnitude bias the scores and mask no key
@@ -76,17 +77,13 @@ class MaskValues(Struct, frozen=True, eq=False):
 def values_of(value: ir.Value, graph: Facts) -> MaskValues:
     """Return what is known about the numbers in a mask."""
     moves: list[ir.Node] = []
-    while graph.array(value, LARGE_CONSTANT) is None:
-        producer = value.producer()
-        if producer is None or producer.domain:
-            return MaskValues()
-        source = producer.inputs[0] if producer.op_type in _MOVES else None
-        if source is None:
-            return _computed(producer, tuple(moves), graph)
-        moves.insert(0, producer)
+    while (array := graph.array(value, LARGE_CONSTANT)) is None:
+        node = value.producer()
+        source = node.inputs[0] if node is not None and operator(node) in _MOVES else None
+        if node is None or source is None:
+            return MaskValues() if node is None or node.domain else _computed(node, tuple(moves), graph)
+        moves.insert(0, node)
         value = source
-    array = graph.array(value, LARGE_CONSTANT)
-    assert array is not None
     if array.dtype.kind != "f":
         return MaskValues()
     shows = not moves and array.ndim > 0 and bool(array.size) and bool((array.max(axis=-1) >= -_BIAS).all())
@@ -98,10 +95,9 @@ def _computed(node: ir.Node, moves: tuple[ir.Node, ...], graph: Facts) -> MaskVa
     if node.op_type == "Mul":
         factors = [graph.scalar(value) for value in node.inputs]
         return MaskValues(factor=next((float(factor) for factor in factors if factor is not None), 0.0))
-    branches = [graph.array(value) for value in node.inputs[1:]] if node.op_type == "Where" else []
-    if len(branches) != 2 or branches[0] is None or branches[1] is None or branches[0].dtype.kind != "f":
+    one, two = map(graph.array, node.inputs[1:]) if node.op_type == "Where" else (None, None)
+    if one is None or two is None or one.dtype.kind != "f":
         return MaskValues()
-    one, two = branches[0], branches[1]
     numbers = np.concatenate([one.reshape(-1), two.reshape(-1)])
     return MaskValues(numbers, choice=Choice((node, *moves), (one, two)))
 
@@ -122,30 +118,20 @@ def leaves_every_row(mask: ir.Value, graph: Facts, *, causal: bool) -> bool:
 
 def _least(value: ir.Value | None, graph: Facts, memo: dict[ir.Value, np.ndarray | None]) -> np.ndarray | None:
     """Return a lower bound of all elements of a mask, or None if it is unknown."""
-    if value is None or len(memo) >= _MOST_NODES:
-        return None
-    if value not in memo:
-        memo[value] = None
-        memo[value] = _least_of(value, graph, memo)
-    return memo[value]
-
-
-def _least_of(value: ir.Value, graph: Facts, memo: dict[ir.Value, np.ndarray | None]) -> np.ndarray | None:
-    array = graph.array(value, LARGE_CONSTANT)
+    if value is None or len(memo) >= _MOST_NODES or value in memo:
+        return None if value is None or len(memo) >= _MOST_NODES else memo[value]
+    memo[value] = None
+    array, node = graph.array(value, LARGE_CONSTANT), value.producer()
     if array is not None:
-        return np.asarray(array.min()) if array.dtype.kind == "f" and array.size else None
-    node = value.producer()
-    if node is None or node.domain:
-        return None
-    if node.op_type in _MOVES:
-        return _least(node.inputs[0], graph, memo)
-    if node.op_type not in ("Where", "Add"):
-        return None
-    one, two = (_least(summand, graph, memo) for summand in node.inputs[-2:])
-    if one is None or two is None:
-        return None
-    with np.errstate(over="ignore"):
-        return np.asarray(one + two if node.op_type == "Add" else np.minimum(one, two))
+        memo[value] = np.asarray(array.min()) if array.dtype.kind == "f" and array.size else None
+    elif node is not None and operator(node) in _MOVES:
+        memo[value] = _least(node.inputs[0], graph, memo)
+    elif node is not None and operator(node) in ("Where", "Add"):
+        one, two = (_least(summand, graph, memo) for summand in node.inputs[-2:])
+        if one is not None and two is not None:
+            with np.errstate(over="ignore"):
+                memo[value] = np.asarray(one + two if node.op_type == "Add" else np.minimum(one, two))
+    return memo[value]
 
 
 def above_lowest(numbers: np.ndarray) -> np.ndarray:

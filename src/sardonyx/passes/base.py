@@ -15,21 +15,15 @@ import onnx_ir as ir
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from sardonyx.ir.facts import Facts as Facts
-from sardonyx.ir.rules import Builder as Builder
-from sardonyx.ir.rules import Drop as Drop
-from sardonyx.ir.rules import Match as Match
-from sardonyx.ir.rules import ModelRule, NodeRule, Rule
-from sardonyx.ir.rules import NoMatch as NoMatch
-from sardonyx.ir.rules import Proposal as Proposal
-from sardonyx.ir.rules import Refused as Refused
-from sardonyx.ir.rules import Replacement as Replacement
-from sardonyx.ir.rules import Share as Share
-from sardonyx.passes._matching import optional as optional
-from sardonyx.passes._matching import require as require
-from sardonyx.passes._matching import required as required
-from sardonyx.records.run import Accuracy as Accuracy
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.rules import Builder, Drop, Match, ModelRule, NodeRule, Proposal, Refused, Replacement, Rule, Share
+from sardonyx.passes._matching import NoMatch, optional, require, required
+from sardonyx.records.run import Accuracy
 
+__all__ = [
+    "ALL_TARGETS", "Accuracy", "Builder", "Drop", "Example", "Facts", "Match", "ModelPass", "NoMatch", "NodePass",
+    "OperandPass", "Pass", "Proposal", "Refused", "Replacement", "Share", "optional", "require", "required",
+]  # fmt: skip
 ALL_TARGETS = ("portable", "ort")
 
 
@@ -101,12 +95,7 @@ class OperandPass(NodePass):
         """Return the match of the first operand that has one, otherwise the first refusal."""
         first: Refused | None = None
         for index in range(len(node.inputs)):
-            try:
-                result = self.match_operand(node, index, graph)
-            except Refused as refused:
-                result = refused.with_traceback(None)  # which would keep the frames alive
-            except NoMatch:
-                continue
+            result = self.outcome(self.match_operand, node, index, graph)
             if isinstance(result, Match):
                 return result
             first = first or result

@@ -88,7 +88,7 @@ class FuseAttention(NodePass):
 
 
 def _weighted_sum(softmax: ir.Node, graph: Facts) -> ir.Node | None:
-    """Return the product of the weights and the values, looking through a Cast and a guard against NaN."""
+    """Return the product of the weights and the values, also after a Cast or Where(IsNaN(weights), 0, weights)."""
     pending = [softmax.outputs[0]]
     while pending:
         weights = pending.pop()
@@ -97,17 +97,11 @@ def _weighted_sum(softmax: ir.Node, graph: Facts) -> ir.Node | None:
                 continue
             if user.op_type == "MatMul" and index == 0:
                 return user
-            if user.op_type == "Cast" or _is_guard(user, weights, graph):
+            test = operand_producer(user, 0, ("IsNaN",)) if user.op_type == "Where" and index == 2 else None
+            is_guard = test is not None and test.inputs[0] is weights and graph.scalar(user.inputs[1]) == 0
+            if user.op_type == "Cast" or (is_guard and graph.same_shape(weights, user.outputs[0])):
                 pending.append(user.outputs[0])
     return None
-
-
-def _is_guard(node: ir.Node, weights: ir.Value, graph: Facts) -> bool:
-    """Match Where(IsNaN(weights), 0, weights)."""
-    test = operand_producer(node, 0, ("IsNaN",))
-    if node.op_type != "Where" or test is None or test.inputs[0] is not weights or node.inputs[2] is not weights:
-        return False
-    return graph.scalar(node.inputs[1]) == 0 and graph.same_shape(weights, node.outputs[0])
 
 
 def _between(softmax: ir.Node, product: ir.Node, graph: Facts) -> tuple[ir.Node, ...]:

@@ -53,9 +53,11 @@ class FuseAttentionCache(NodePass):
     def match(self, node: ir.Node, graph: Facts) -> Match:
         require(all(graph.rank(operand(node, index)) == 4 for index in (_KEYS, _VALUES)))
         require(all(value is None for value in node.inputs[_PAST:]))
-        keys, values = (_appended(node, index) for index in (_KEYS, _VALUES))
-        require(keys is not None or values is not None)
-        keys, values = (required(each, "only its keys or only its values are appended") for each in (keys, values))
+        concats = [operand_producer(node, index, ("Concat",)) for index in (_KEYS, _VALUES)]
+        along = [each for each in concats if each is not None and each.attributes.get_int("axis", 0) % 4 == _LENGTH]
+        require(len(along) > 0)
+        require(len(along) == 2, "only its keys or only its values are appended")
+        keys, values = along
         nodes = (*dict.fromkeys((keys, values)), node)
         is_causal = node.attributes.get_int("is_causal", 0) != 0
         require(not is_causal, "is_causal would select other keys with a past", *nodes)
@@ -87,9 +89,3 @@ def _readers_before(node: ir.Node, appended: tuple[ir.Node, ...], graph: Facts) 
     early = tuple(reader for reader in readers if graph.first((reader, node)) is reader)
     unread = all(len(reader.outputs) == 1 and not reader.outputs[0].uses() for reader in early)
     return early if unread else None
-
-
-def _appended(node: ir.Node, index: int) -> ir.Node | None:
-    """Return the Concat along the length that produces an operand."""
-    concat = operand_producer(node, index, ("Concat",))
-    return concat if concat is not None and concat.attributes.get_int("axis", 0) % 4 == _LENGTH else None

@@ -19,6 +19,7 @@ from sardonyx.ir.facts import Dim, Facts, Shape
 from sardonyx.ir.ops import VIEWS
 from sardonyx.ir.scopes import operand
 from sardonyx.ir.shapes.expr import add, at_least, multiply, product, subtract
+from sardonyx.passes.base import optional, require, required
 
 _INTEGERS = (int(ir.DataType.INT32), int(ir.DataType.INT64))
 _MAX_DEPTH = 16  # nodes to follow; exports have a handful
@@ -80,78 +81,50 @@ def flat_ramp(places: Sequence[Ramp], sizes: Shape) -> Ramp | None:
 
 def ramp_of(value: ir.Value | None, graph: Facts) -> Ramp | None:
     """Return a value as a ramp, or None if it is not certainly one."""
-    return _memoised_ramp(value, graph, {}, _MAX_DEPTH)
+    memo: dict[ir.Value, Ramp | None] = {}  # since sums of shared values can have exponentially many paths
+
+    def memoised(value: ir.Value | None, depth: int) -> Ramp | None:
+        if value is not None and depth and value not in memo:
+            memo[value] = compute(value, depth)
+        return None if value is None or not depth else memo[value]
+
+    @optional
+    def compute(value: ir.Value, depth: int) -> Ramp:
+        shape, contents, node = required(graph.shape(value)), graph.contents(value), value.producer()
+        if contents is not None and len(contents) == 1:
+            return Ramp(shape, (0,) * len(shape), required(contents[0]))
+        node = required(node)
+        require(not node.domain)
+        if node.op_type == "Range":
+            start, step = (required(graph.contents(node.inputs[place]) or None) for place in (0, 2))
+            return Ramp(shape, (required(step[0]),), required(start[0]))
+        source = required(memoised(operand(node, 0), depth - 1))
+        if node.op_type == "Cast":
+            require(node.attributes.get_int("to", 0) in _INTEGERS)
+            return source
+        if node.op_type in VIEWS:  # that insert or remove axes of size one
+            axes = [(dim, step) for dim, step in zip(source.shape, source.steps, strict=True) if dim != 1]
+            require([dim for dim in shape if dim != 1] == [dim for dim, _ in axes])
+            steps = iter([step for _, step in axes])
+            return Ramp(shape, tuple(0 if dim == 1 else next(steps) for dim in shape), source.start)
+        if node.op_type == "Expand":
+            return Ramp(shape, _aligned(source, shape), source.start)
+        require(node.op_type in ("Add", "Sub", "Mul"))
+        other = required(memoised(operand(node, 1), depth - 1))
+        left, right = _aligned(source, shape), _aligned(other, shape)
+        if node.op_type == "Mul":
+            require(not (any(left) and any(right)))
+            steps, factor = (left, other.start) if any(left) else (right, source.start)
+            return Ramp(shape, tuple(multiply(step, factor) for step in steps), multiply(source.start, other.start))
+        combine = add if node.op_type == "Add" else subtract
+        return Ramp(shape, tuple(map(combine, left, right)), combine(source.start, other.start))
+
+    return memoised(value, _MAX_DEPTH)
 
 
-def _memoised_ramp(value: ir.Value | None, graph: Facts, memo: dict[ir.Value, Ramp | None], depth: int) -> Ramp | None:
-    """Memoise `_ramp_of`, since sums of shared values can have exponentially many paths."""
-    if value is None or depth == 0:
-        return None
-    if value not in memo:
-        memo[value] = _ramp_of(value, graph, memo, depth)
-    return memo[value]
-
-
-def _ramp_of(value: ir.Value, graph: Facts, memo: dict[ir.Value, Ramp | None], depth: int) -> Ramp | None:
-    shape, contents = graph.shape(value), graph.contents(value)
-    if shape is None:
-        return None
-    if contents is not None and len(contents) == 1:
-        return None if contents[0] is None else Ramp(shape, (0,) * len(shape), contents[0])
-    node = value.producer()
-    if node is None or node.domain:
-        return None
-    if node.op_type == "Range":
-        start, _, step = (_number(bound, graph) for bound in node.inputs)
-        return None if start is None or step is None else Ramp(shape, (step,), start)
-    source = _memoised_ramp(operand(node, 0), graph, memo, depth - 1)
-    if source is None:
-        return None
-    if node.op_type == "Cast" and node.attributes.get_int("to", 0) in _INTEGERS:
-        return source
-    if node.op_type in VIEWS:
-        return _viewed(source, shape)
-    if node.op_type not in ("Expand", "Add", "Sub", "Mul"):
-        return None
-    if node.op_type == "Expand":
-        steps = _aligned(source, shape)
-        return None if steps is None else Ramp(shape, steps, source.start)
-    other = _memoised_ramp(operand(node, 1), graph, memo, depth - 1)
-    return None if other is None else _combined(node.op_type, source, other, shape)
-
-
-def _combined(op_type: str, left: Ramp, right: Ramp, shape: Shape) -> Ramp | None:
-    left_steps, right_steps = _aligned(left, shape), _aligned(right, shape)
-    if left_steps is None or right_steps is None:
-        return None
-    if op_type != "Mul":
-        combine = add if op_type == "Add" else subtract
-        steps = tuple(combine(*pair) for pair in zip(left_steps, right_steps, strict=True))
-        return Ramp(shape, steps, combine(left.start, right.start))
-    if any(left_steps) and any(right_steps):
-        return None
-    (steps, factor) = (left_steps, right.start) if any(left_steps) else (right_steps, left.start)
-    return Ramp(shape, tuple(multiply(step, factor) for step in steps), multiply(left.start, right.start))
-
-
-def _number(value: ir.Value | None, graph: Facts) -> Dim | None:
-    contents = graph.contents(value)
-    return contents[0] if contents is not None and len(contents) == 1 else None
-
-
-def _aligned(ramp: Ramp, shape: Shape) -> tuple[Dim, ...] | None:
-    """Return the steps in the rank of a broadcast result, or None if an axis with a step may be repeated."""
+def _aligned(ramp: Ramp, shape: Shape) -> tuple[Dim, ...]:
+    """Return the steps in the rank of a broadcast result; no match if an axis with a step may be repeated."""
     missing = len(shape) - len(ramp.shape)
-    for dim, step, goal in zip(ramp.shape, ramp.steps, shape[missing:], strict=True):
-        if step != 0 and dim != goal:
-            return None
+    axes = zip(ramp.shape, ramp.steps, shape[missing:], strict=True)
+    require(all(step == 0 or dim == goal for dim, step, goal in axes))
     return (0,) * missing + ramp.steps
-
-
-def _viewed(source: Ramp, shape: Shape) -> Ramp | None:
-    """Return the ramp with axes of size one inserted or removed, or None for any other view."""
-    axes = [(dim, step) for dim, step in zip(source.shape, source.steps, strict=True) if dim != 1]
-    if [dim for dim in shape if dim != 1] != [dim for dim, _ in axes]:
-        return None
-    steps = iter([step for _, step in axes])
-    return Ramp(shape, tuple(0 if dim == 1 else next(steps) for dim in shape), source.start)

@@ -41,21 +41,18 @@ class EliminateExpand(OperandPass):
 
     def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match:
         spread = required(operand_producer(node, index, ("Expand", "ConstantOfShape", "Unsqueeze")))
-        is_filled, refusal = spread.op_type == "ConstantOfShape", "the result would have another shape"
+        refusal, fill = "the result would have another shape", None
+        if spread.op_type == "ConstantOfShape":
+            number = spread.attributes.get("value")
+            fill = np.zeros((), np.float32) if number is None else number.as_tensor().numpy().reshape(())
         if spread.op_type == "Unsqueeze":
             axes, refusal = required(axes_of(spread, graph) or None), ""
             require(axes == tuple(range(len(axes))))  # broadcasting inserts leading axes only
-        shape = () if is_filled else graph.shape(spread.inputs[0])
+        shape = graph.shape(spread.inputs[0]) if fill is None else ()
         require(fits_without(node, index, shape, graph), refusal, spread, node)
 
         def build(op: Builder) -> Replacement:
-            source = op.constant(_fill(spread), "fill") if is_filled else spread.inputs[0]
+            source = spread.inputs[0] if fill is None else op.constant(fill, "fill")
             return op.like(node, with_operand(node, index, source))
 
         return Match((spread, node), build=build)
-
-
-def _fill(node: ir.Node) -> np.ndarray:
-    """Return the number that a ConstantOfShape is filled with."""
-    attribute = node.attributes.get("value")
-    return np.zeros((), np.float32) if attribute is None else attribute.as_tensor().numpy().reshape(())

@@ -25,6 +25,10 @@ _TRANSFORMS = frozenset({"DFT", "STFT", "Rfft", "Irfft"})
 _LOOKUPS = frozenset({"Gather", "GatherBlockQuantized"})
 _COUNTED = ALL_CONVOLUTIONS | ALL_PRODUCTS | POOLS | _TRANSFORMS | _LOOKUPS
 _RECURRENT = RECURRENT | {"AttnLSTM", "DynamicQuantizeLSTM"}
+_FEATURES = (
+    "stem_convolutions", "convolutions", "flat_convolutions", "patches", "pictures", "windows", "products",
+    "mutual_products", "lookups", "transforms",
+)  # fmt: skip
 _MIN_STEPS = 4  # an unrolled recurrence has at least this many steps
 
 
@@ -37,7 +41,10 @@ class Window(Struct, frozen=True):
     @classmethod
     def of(cls, node: ir.Node) -> Window:
         """Return the window of a node; without `kernel_shape` it is taken from the shape of the weight."""
-        sizes = tuple(node.attributes.get_ints("kernel_shape", ())) or _spatial_dims(node)
+        weight = node.inputs[3 if node.op_type == "QLinearConv" else 1] if len(node.inputs) > 1 else None
+        shape = (weight.shape if weight is not None else None) or ()
+        known = tuple(dim for dim in shape[2:] if isinstance(dim, int))
+        sizes = tuple(node.attributes.get_ints("kernel_shape", ())) or known
         strides = tuple(node.attributes.get_ints("strides", ())) or (1,) * len(sizes)
         wide = [(size, stride) for size, stride in zip(sizes, strides, strict=False) if size > 1]
         return cls(tuple(size for size, _ in wide), tuple(stride for _, stride in wide))
@@ -52,30 +59,24 @@ def features(model: ir.Model) -> Features:
     """Return the counts of one model."""
     view = GraphView(model)
     attention = Attention(view)
-    sites = attention.sites
+    sites, layers = attention.sites, attention.layers
     in_sites = {node for site in sites for node in site.nodes}
     before_attention = above(sites[0].first) if sites else set[ir.Node]()
     counts: Counter[str] = Counter()
+    explicit = 0
     for node, name in view.names.items():
         if name in _COUNTED and node not in in_sites and any(map(view.is_data, node.outputs)):
             counts.update(_features_of(node, view, attention, node in before_attention))
+        has_layers = name in LOOPS and any(inner in layers for _, body in bodies(node) for inner in body)
+        explicit += name in _RECURRENT or has_layers
     return Features(
         attention=len(sites),
         causal=sum(site.causal for site in sites),
         cached=sum(site.cached for site in sites),
         cross=sum(site.cross for site in sites),
         pooling=attention.pooling,
-        stem_convolutions=counts["stem"],
-        convolutions=counts["convolution"],
-        flat_convolutions=counts["flat"],
-        patches=counts["patches"],
-        pictures=counts["picture"],
-        windows=counts["window"],
-        products=counts["product"],
-        mutual_products=counts["activation product"],
-        lookups=counts["lookup"],
-        recurrences=_count_recurrences(view, attention.layers),
-        transforms=counts["transform"],
+        recurrences=explicit + _count_unrolled(view, layers),
+        **{feature: counts[feature] for feature in _FEATURES},
     )
 
 
@@ -83,48 +84,26 @@ def _features_of(node: ir.Node, view: GraphView, attention: Attention, stem: boo
     """Yield the features that one node counts towards."""
     name = view.names[node]
     if name in ALL_CONVOLUTIONS:
-        yield from _features_of_convolution(Window.of(node), stem)
+        window = Window.of(node)
+        if not window.sizes:
+            yield "products"  # one position at a time
+            return
+        if len(window.sizes) > 1:
+            yield "pictures"
+        yield "patches" if not window.overlaps else "stem_convolutions" if stem else "convolutions"
+        if window.overlaps and len(window.sizes) == 1:
+            yield "flat_convolutions"
     elif name in ALL_PRODUCTS:
-        yield "activation product" if attention.is_activation_product(node) else "product"
+        yield "mutual_products" if attention.is_activation_product(node) else "products"
     elif name in POOLS and Window.of(node).overlaps and set(Window.of(node).strides) == {1}:
-        yield "window"
+        yield "windows"
     elif name in _LOOKUPS and not view.is_data(node.inputs[0]) and view.is_data(node.inputs[1]):
-        yield "lookup"
+        yield "lookups"
     elif name in _TRANSFORMS:
-        yield "transform"
-
-
-def _features_of_convolution(window: Window, stem: bool) -> Iterator[str]:
-    if not window.sizes:
-        yield "product"  # one position at a time
-        return
-    if len(window.sizes) > 1:
-        yield "picture"
-    if not window.overlaps:
-        yield "patches"
-        return
-    yield "stem" if stem else "convolution"
-    if len(window.sizes) == 1:
-        yield "flat"
-
-
-def _spatial_dims(node: ir.Node) -> tuple[int, ...]:
-    """Return the dimensions of a convolution's weight after its channels, as far as they are known."""
-    weight = node.inputs[3 if node.op_type == "QLinearConv" else 1] if len(node.inputs) > 1 else None
-    shape = weight.shape if weight is not None else None
-    return tuple(dim for dim in shape[2:] if isinstance(dim, int)) if shape is not None else ()
+        yield "transforms"
 
 
 # A recurrence carries a state from step to step: an operator, a loop with layers in its body, or unrolled steps.
-
-
-def _count_recurrences(view: GraphView, layers: Container[ir.Node]) -> int:
-    """Count the recurrences of a model; an unrolled one counts once."""
-    explicit = sum(
-        name in _RECURRENT or (name in LOOPS and any(inner in layers for _, body in bodies(node) for inner in body))
-        for node, name in view.names.items()
-    )
-    return explicit + _count_unrolled(view, layers)
 
 
 def _count_unrolled(view: GraphView, layers: Container[ir.Node]) -> int:
@@ -142,20 +121,14 @@ def _unshared_layers(view: GraphView, layers: Container[ir.Node]) -> set[ir.Node
     """Return the layers whose weights are used too rarely to be the steps of a recurrence."""
     uses: dict[ir.Value, list[ir.Node]] = defaultdict(list)
     for node in view.names:
-        if node in layers:
-            for weight in node.inputs[:2]:
-                if weight is not None and not view.is_data(weight):
-                    uses[_root(weight)].append(node)
+        for weight in node.inputs[:2] if node in layers else ():
+            if weight is None or view.is_data(weight):
+                continue
+            # The constant that it is computed from: exporters transpose it again at every use.
+            while (producer := weight.producer()) is not None and producer.inputs and producer.inputs[0] is not None:
+                weight = producer.inputs[0]
+            uses[weight].append(node)
     return {node for nodes in uses.values() if len(nodes) < _MIN_STEPS for node in nodes}
-
-
-def _root(weight: ir.Value) -> ir.Value:
-    """Return the constant that a weight is computed from: exporters transpose it again at every use."""
-    producer = weight.producer()
-    while producer is not None and producer.inputs and producer.inputs[0] is not None:
-        weight = producer.inputs[0]
-        producer = weight.producer()
-    return weight
 
 
 def _join(view: GraphView, piece: ir.Value) -> ir.Node | None:
@@ -215,7 +188,10 @@ def classify(counts: Features, at: Thresholds = THRESHOLDS) -> Fingerprint:
 def _with_attention(counts: Features, at: Thresholds) -> tuple[Family, float, list[str]]:
     sites = counts.attention
     evidence = [_count(sites, "attention block")]
-    convolutions = _stage_convolutions(counts, at)
+    convolutions = counts.convolutions  # that form stages: not a stem along one axis, and not few around a transformer
+    if counts.pictures:
+        total = counts.stem_convolutions + counts.convolutions
+        convolutions = total if total > at.stem else 0
     self_attention = sites - counts.cross
     highest = 1.0 if sites > 1 else _SINGLE
     if sites < at.rare * convolutions:
@@ -238,14 +214,6 @@ def _with_attention(counts: Features, at: Thresholds) -> tuple[Family, float, li
         return Family.VISION_TRANSFORMER, share, evidence
     evidence += [_count(counts.lookups, "embedding lookup")] if counts.lookups else []
     return Family.ENCODER, share, evidence
-
-
-def _stage_convolutions(counts: Features, at: Thresholds) -> int:
-    """Count the convolutions that form stages: not a stem along one axis, and not the few around a transformer."""
-    total = counts.stem_convolutions + counts.convolutions
-    if not counts.pictures:
-        return counts.convolutions
-    return total if total > at.stem else 0
 
 
 def _feed_forward(counts: Features, at: Thresholds) -> tuple[Family, float, list[str]]:
