@@ -1,6 +1,6 @@
 """All passes in the order they run.
 
-A new pass is one file and one line in the list of its family.
+A new pass is one file, whose name is added to the list of its family.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from abc import abstractmethod
+from importlib import import_module
 from typing import ClassVar
 
 import onnx_ir as ir
@@ -67,6 +68,12 @@ class Pass(Rule):
     slower: ClassVar[str] = ""  # what was measured if it makes graphs smaller but slower; then it runs on request only
     example: ClassVar[Example]
 
+    def __init_subclass__(cls) -> None:
+        """Name the pass after its file if it has no name."""
+        file = cls.__module__.rpartition(".")[2]
+        if not hasattr(cls, "name") and cls.__module__ != __name__ and not file.startswith("_"):
+            cls.name = file.replace("_", "-")
+
     @property
     def algebra(self) -> str:
         """Return the rewrite as a formula: the first line of the module docstring."""
@@ -108,3 +115,11 @@ class OperandPass(NodePass):
 
 class ModelPass(Pass, ModelRule):
     """A pass that needs to see the whole model."""
+
+
+def family(package: str, names: str) -> tuple[Pass, ...]:
+    """Return the passes in some files of a package, in the order they run."""
+    modules = [import_module(f"{package}.{name}") for name in names.split()]
+    kinds = [kind for module in modules for kind in vars(module).values() if isinstance(kind, type)]
+    own = {module.__name__ for module in modules}
+    return tuple(kind() for kind in kinds if issubclass(kind, Pass) and kind.__module__ in own)

@@ -40,7 +40,6 @@ _SOFTMAX_OF_ONE_AXIS = 13  # before, Softmax flattened its input, which is the s
 class FuseAttention(NodePass):
     """Decomposed scaled dot-product attention."""
 
-    name = "fuse-attention"
     accuracy = Accuracy.REASSOCIATES
     roots = ("Softmax",)
     opset = 7  # before, sums and products broadcast only with an attribute

@@ -22,7 +22,6 @@ _LENGTH = 2  # the axis of [batch, heads, length, width]
 class FuseAttentionCache(NodePass):
     """Past keys and values concatenated before Attention."""
 
-    name = "fuse-attention-cache"
     accuracy = Accuracy.EXACT
     roots = ("Attention",)
     opset = 23

@@ -59,7 +59,6 @@ class Rotation(Struct, frozen=True):
 class FuseRotaryEmbedding(NodePass):
     """Decomposed rotary position embeddings."""
 
-    name = "fuse-rotary-embedding"
     accuracy = Accuracy.REASSOCIATES
     roots = ("Add", "Concat", "Reshape")
     needs = 23

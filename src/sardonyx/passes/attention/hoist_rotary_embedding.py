@@ -28,7 +28,6 @@ _SWAP = (0, 2, 1, 3)
 class HoistRotaryEmbedding(NodePass):
     """Rotary embeddings after the split into heads."""
 
-    name = "hoist-rotary-embedding"
     accuracy = Accuracy.EXACT
     roots = ("RotaryEmbedding",)
     opset = 23

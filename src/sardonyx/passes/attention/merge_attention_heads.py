@@ -36,7 +36,6 @@ from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodeP
 class MergeAttentionHeads(NodePass):
     """Heads that are split off only for Attention."""
 
-    name = "merge-attention-heads"
     accuracy = Accuracy.REASSOCIATES
     roots = ("Attention",)
     opset = 23

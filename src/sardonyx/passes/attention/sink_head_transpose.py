@@ -18,7 +18,6 @@ _READERS = ("RotaryEmbedding", "Attention")
 class SinkHeadTranspose(NodePass):
     """Norms of heads after a transpose of heads and length."""
 
-    name = "sink-head-transpose"
     accuracy = Accuracy.EXACT
     roots = ("RMSNormalization", "LayerNormalization")
     opset = 23

@@ -18,7 +18,6 @@ from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodeP
 class SinkRotaryScale(NodePass):
     """A scale before a rotation, of all or a part of each head."""
 
-    name = "sink-rotary-scale"
     accuracy = Accuracy.REASSOCIATES
     roots = ("RotaryEmbedding",)
     opset = 23

@@ -18,7 +18,6 @@ _COSTLY = ("Cos", "Sin")
 class SplitConcatTrig(OperandPass):
     """Elementwise operations on a value concatenated with itself."""
 
-    name = "split-concat-trig"
     accuracy = Accuracy.REASSOCIATES  # vector kernels round the elements at the end of a tensor differently
     roots = (*_COSTLY, "Cast", "Mul", "Div")
     example = Example(

@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from sardonyx.passes.base import Pass
-from sardonyx.passes.broadcasting.eliminate_expand import EliminateExpand
-from sardonyx.passes.broadcasting.eliminate_full_gather import EliminateFullGather
-from sardonyx.passes.broadcasting.eliminate_true_conditions import EliminateTrueConditions
-from sardonyx.passes.broadcasting.fold_repeated_gather import FoldRepeatedGather
-from sardonyx.passes.broadcasting.fold_where_branches import FoldWhereBranches
-from sardonyx.passes.broadcasting.fuse_shape_gather import FuseShapeGather
-from sardonyx.passes.broadcasting.merge_integer_sums import MergeIntegerSums
-from sardonyx.passes.broadcasting.merge_reshapes_into_unsqueeze import MergeReshapesIntoUnsqueeze
-from sardonyx.passes.broadcasting.sink_expand import SinkExpand
+from sardonyx.passes.base import family
 
-BROADCASTING: tuple[Pass, ...] = (
-    EliminateFullGather(),
-    MergeReshapesIntoUnsqueeze(),
-    EliminateTrueConditions(),
-    EliminateExpand(),
-    SinkExpand(),
-    FoldWhereBranches(),
-    FoldRepeatedGather(),
-    MergeIntegerSums(),
-    FuseShapeGather(),
+BROADCASTING = family(
+    __name__,
+    """
+    eliminate_full_gather merge_reshapes_into_unsqueeze eliminate_true_conditions eliminate_expand sink_expand
+    fold_where_branches fold_repeated_gather merge_integer_sums fuse_shape_gather
+    """,
 )

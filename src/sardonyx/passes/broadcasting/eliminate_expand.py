@@ -18,7 +18,6 @@ from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, Opera
 class EliminateExpand(OperandPass):
     """Operands that are expanded although the operator broadcasts them."""
 
-    name = "eliminate-expand"
     accuracy = Accuracy.EXACT
     roots = tuple(sorted(BROADCASTS))
     opset = 8  # since then all of them broadcast by the same rule

@@ -26,7 +26,6 @@ from sardonyx.passes.broadcasting._ramps import Ramp, flat_ramp, ramp_of
 class EliminateFullGather(NodePass):
     """Gather of all rows of a value in order."""
 
-    name = "eliminate-full-gather"
     accuracy = Accuracy.EXACT
     roots = ("Gather", "GatherND")
     needs = 13  # Unsqueeze with its axes as an input

@@ -25,7 +25,6 @@ _LARGE = 1 << 24  # bytes of a constant condition that is read
 class EliminateTrueConditions(OperandPass):
     """Conditions that change nothing."""
 
-    name = "eliminate-true-conditions"
     accuracy = Accuracy.EXACT
     roots = ("And", "Or")
     opset = 7

@@ -23,7 +23,6 @@ _MAX_DEPTH = 16
 class FoldRepeatedGather(OperandPass):
     """The same row of a table for every element."""
 
-    name = "fold-repeated-gather"
     accuracy = Accuracy.EXACT
     roots = tuple(sorted(BROADCASTS))
     opset = 8

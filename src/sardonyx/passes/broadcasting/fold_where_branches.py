@@ -23,7 +23,6 @@ _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
 class FoldWhereBranches(OperandPass):
     """Arithmetic on a Where between two numbers."""
 
-    name = "fold-where-branches"
     accuracy = Accuracy.EXACT
     roots = _OPERATIONS
     opset = 9  # the first with Where

@@ -17,7 +17,6 @@ from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass
 class FuseShapeGather(NodePass):
     """A part of a shape, as a vector."""
 
-    name = "fuse-shape-gather"
     accuracy = Accuracy.EXACT
     roots = ("Unsqueeze", "Gather", "Slice")
     needs = 15  # Shape with a start and an end

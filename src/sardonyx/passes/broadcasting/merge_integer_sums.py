@@ -18,7 +18,6 @@ _INTEGERS = (ir.DataType.INT64, ir.DataType.INT32)
 class MergeIntegerSums(NodePass):
     """Two consecutive additions of constants to integers."""
 
-    name = "merge-integer-sums"
     accuracy = Accuracy.EXACT
     roots = ("Add", "Sub")
     opset = 7

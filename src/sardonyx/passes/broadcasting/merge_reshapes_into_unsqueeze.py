@@ -19,7 +19,6 @@ from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass
 class MergeReshapesIntoUnsqueeze(NodePass):
     """Views that together insert axes of size one."""
 
-    name = "merge-reshapes-into-unsqueeze"
     accuracy = Accuracy.EXACT
     roots = ("Reshape", "Unsqueeze")
     opset = 5  # before, the target of Reshape was an attribute

@@ -16,7 +16,6 @@ from sardonyx.passes.base import Accuracy, Example, Facts, Match, OperandPass
 class SinkExpand(OperandPass):
     """Elementwise work on copies."""
 
-    name = "sink-expand"
     accuracy = Accuracy.EXACT
     roots = tuple(sorted(BROADCASTS | UNARY))
     opset = 8  # the first with Expand

@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
-from sardonyx.passes.base import Pass
-from sardonyx.passes.cleanup.eliminate_add_zero import EliminateAddZero
-from sardonyx.passes.cleanup.eliminate_cast_like import EliminateCastLike
-from sardonyx.passes.cleanup.eliminate_dead_nodes import EliminateDeadNodes
-from sardonyx.passes.cleanup.eliminate_empty_operands import EliminateEmptyOperands
-from sardonyx.passes.cleanup.eliminate_identity import EliminateIdentity
-from sardonyx.passes.cleanup.eliminate_noop_arithmetic import EliminateNoopArithmetic
-from sardonyx.passes.cleanup.eliminate_noop_shape import EliminateNoopShape
-from sardonyx.passes.cleanup.eliminate_unused_initializers import EliminateUnusedInitializers
-from sardonyx.passes.cleanup.lift_constants import LiftConstants
-from sardonyx.passes.cleanup.share_constants import ShareConstants
-from sardonyx.passes.cleanup.share_sizes import ShareSizes
-from sardonyx.passes.cleanup.share_subexpressions import ShareSubexpressions
+from sardonyx.passes.base import family
 
-NOOPS: tuple[Pass, ...] = (
-    EliminateIdentity(),
-    EliminateNoopShape(),
-    EliminateEmptyOperands(),
-    EliminateNoopArithmetic(),
-    EliminateAddZero(),
-    EliminateCastLike(),
+NOOPS = family(
+    __name__,
+    """
+    eliminate_identity eliminate_noop_shape eliminate_empty_operands eliminate_noop_arithmetic eliminate_add_zero
+    eliminate_cast_like
+    """,
 )
-SHARING: tuple[Pass, ...] = (
-    EliminateDeadNodes(),  # first, since dead nodes need not be shared
-    ShareConstants(),
-    ShareSizes(),
-    ShareSubexpressions(),
-    LiftConstants(),
-)
-UNUSED: tuple[Pass, ...] = (EliminateUnusedInitializers(),)
+# Dead nodes first, since they need not be shared.
+SHARING = family(__name__, "eliminate_dead_nodes share_constants share_sizes share_subexpressions lift_constants")
+UNUSED = family(__name__, "eliminate_unused_initializers")

@@ -20,7 +20,6 @@ _SIDES = {"Add": ((0, 1), False), "Sub": ((1,), True)}  # where the zero may be,
 class EliminateAddZero(NodePass):
     """Additions of zero that change at most the sign of a zero."""
 
-    name = "eliminate-add-zero"
     accuracy = Accuracy.REASSOCIATES
     roots = tuple(_SIDES)
     opset = BROADCASTS

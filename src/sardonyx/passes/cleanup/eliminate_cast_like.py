@@ -15,7 +15,6 @@ from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, requ
 class EliminateCastLike(NodePass):
     """CastLike to a known type."""
 
-    name = "eliminate-cast-like"
     accuracy = Accuracy.EXACT
     roots = ("CastLike",)
     example = Example(

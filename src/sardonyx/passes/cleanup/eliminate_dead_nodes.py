@@ -24,7 +24,6 @@ Functions = Set[tuple[str, str]]
 class EliminateDeadNodes(ModelPass):
     """Nodes without a used output."""
 
-    name = "eliminate-dead-nodes"
     accuracy = Accuracy.EXACT
     example = Example(
         before="(float[N, 4] x) => (float[N, 4] y) { a = Neg(x)  b = Exp(a)  y = Relu(x) }",

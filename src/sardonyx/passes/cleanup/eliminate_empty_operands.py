@@ -14,7 +14,6 @@ from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, requ
 class EliminateEmptyOperands(NodePass):
     """Empty operands of Concat."""
 
-    name = "eliminate-empty-operands"
     accuracy = Accuracy.EXACT
     roots = ("Concat",)
     opset = 4  # before, the axis was optional

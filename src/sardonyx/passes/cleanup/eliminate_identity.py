@@ -17,7 +17,6 @@ from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, requ
 class EliminateIdentity(NodePass):
     """Identity, and Dropout at inference."""
 
-    name = "eliminate-identity"
     accuracy = Accuracy.EXACT
     roots = ("Identity", "Dropout")
     example = Example(

@@ -82,7 +82,6 @@ def _chosen(node: ir.Node, graph: Facts) -> ir.Value:
 class EliminateNoopArithmetic(NodePass):
     """Arithmetic with a neutral constant."""
 
-    name = "eliminate-noop-arithmetic"
     accuracy = Accuracy.EXACT
     roots = (*_NEUTRAL, "Where")
     opset = BROADCASTS

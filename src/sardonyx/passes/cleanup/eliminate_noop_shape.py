@@ -85,7 +85,6 @@ _NOOPS: Mapping[str, Callable[[ir.Node, Facts], bool]] = MappingProxyType(
 class EliminateNoopShape(NodePass):
     """Operators that rearrange elements, where they rearrange nothing."""
 
-    name = "eliminate-noop-shape"
     accuracy = Accuracy.EXACT
     roots = tuple(_NOOPS)
     example = Example(

@@ -14,7 +14,6 @@ from sardonyx.passes.base import Accuracy, Drop, Example, Facts, ModelPass
 class EliminateUnusedInitializers(ModelPass):
     """Unused initializers of the main graph and of bodies."""
 
-    name = "eliminate-unused-initializers"
     accuracy = Accuracy.EXACT
     example = Example(
         before="""

@@ -20,7 +20,6 @@ from sardonyx.passes.base import Accuracy, Example, Facts, Match, ModelPass, Pro
 class LiftConstants(ModelPass):
     """Constant nodes."""
 
-    name = "lift-constants"
     accuracy = Accuracy.EXACT
     example = Example(
         before="(float[N, 2] x) => (float[N, 2] y) { two = Constant <value_float = 2.0> ()  y = Mul(x, two) }",

@@ -27,7 +27,6 @@ _BLOCK = 1 << 20  # bytes read at a time
 class ShareConstants(ModelPass):
     """Initializers with equal bits."""
 
-    name = "share-constants"
     accuracy = Accuracy.EXACT
     example = Example(
         before="""

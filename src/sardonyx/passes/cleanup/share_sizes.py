@@ -18,7 +18,6 @@ from sardonyx.passes.base import Accuracy, Example, Facts, Match, ModelPass, Pro
 class ShareSizes(ModelPass):
     """Equal sizes within one graph."""
 
-    name = "share-sizes"
     accuracy = Accuracy.EXACT
     example = Example(
         before="""

@@ -29,7 +29,6 @@ _A = ir.AttributeType
 class ShareSubexpressions(ModelPass):
     """Duplicate nodes within one graph."""
 
-    name = "share-subexpressions"
     accuracy = Accuracy.EXACT
     example = Example(
         before="""

@@ -2,15 +2,6 @@
 
 from __future__ import annotations
 
-from sardonyx.passes.base import Pass
-from sardonyx.passes.folding.fold_constants import FoldConstants
-from sardonyx.passes.folding.fold_shapes import FoldShapes
-from sardonyx.passes.folding.fold_view_targets import FoldViewTargets
-from sardonyx.passes.folding.fold_weight_views import FoldWeightViews
+from sardonyx.passes.base import family
 
-FOLDING: tuple[Pass, ...] = (
-    FoldShapes(),
-    FoldViewTargets(),
-    FoldWeightViews(),
-    FoldConstants(),
-)
+FOLDING = family(__name__, "fold_shapes fold_view_targets fold_weight_views fold_constants")

@@ -47,7 +47,6 @@ Vanishing = Mapping[ir.Node, int]
 class FoldConstants(ModelPass):
     """Everything that depends on constants only."""
 
-    name = "fold-constants"
     accuracy = Accuracy.EXACT
     example = Example(
         before="""

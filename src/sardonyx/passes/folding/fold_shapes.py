@@ -20,7 +20,6 @@ _OPERATORS = frozenset(COMPUTES_SIZES)
 class FoldShapes(NodePass):
     """Sizes that are known ahead of time."""
 
-    name = "fold-shapes"
     accuracy = Accuracy.EXACT
     roots = COMPUTES_SIZES
     example = Example(

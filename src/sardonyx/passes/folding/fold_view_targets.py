@@ -20,7 +20,6 @@ _SHAPE_INPUT = {"Reshape": 1, "Expand": 1, "ConstantOfShape": 0}
 class FoldViewTargets(NodePass):
     """Targets computed at run time although the shape of the result is known."""
 
-    name = "fold-view-targets"
     accuracy = Accuracy.EXACT
     roots = tuple(_SHAPE_INPUT)
     opset = 5  # before, the target of Reshape was an attribute

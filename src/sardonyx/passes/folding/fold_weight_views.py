@@ -24,7 +24,6 @@ SMALL_VIEW = 1 << 12  # bytes; smaller constants, such as axes and scalars, are 
 class FoldWeightViews(NodePass):
     """Views and transposes of constants."""
 
-    name = "fold-weight-views"
     accuracy = Accuracy.EXACT
     roots = ("Transpose", *sorted(VIEWS))
     example = Example(

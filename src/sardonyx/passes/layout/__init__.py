@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from sardonyx.passes.base import Pass
-from sardonyx.passes.layout.eliminate_layout_roundtrips import EliminateLayoutRoundtrips
-from sardonyx.passes.layout.eliminate_split_concat import EliminateSplitConcat
-from sardonyx.passes.layout.eliminate_split_to_sequence import EliminateSplitToSequence
-from sardonyx.passes.layout.fuse_gemm_transpose import FuseGemmTranspose
-from sardonyx.passes.layout.merge_casts import MergeCasts
-from sardonyx.passes.layout.merge_rearrangements import MergeRearrangements
-from sardonyx.passes.layout.merge_reshapes import MergeReshapes
-from sardonyx.passes.layout.merge_slices import MergeSlices
-from sardonyx.passes.layout.merge_slices_into_split import MergeSlicesIntoSplit
-from sardonyx.passes.layout.merge_transposes import MergeTransposes
+from sardonyx.passes.base import family
 
-LAYOUT: tuple[Pass, ...] = (
-    EliminateSplitToSequence(),
-    FuseGemmTranspose(),
-    MergeCasts(),
-    MergeReshapes(),
-    MergeTransposes(),
-    EliminateSplitConcat(),
+LAYOUT = family(
+    __name__,
+    """
+    eliminate_split_to_sequence fuse_gemm_transpose merge_casts merge_reshapes merge_transposes
+    eliminate_split_concat
+    """,
 )
-REARRANGEMENTS: tuple[Pass, ...] = (
-    EliminateLayoutRoundtrips(),
-    MergeSlices(),
-    MergeRearrangements(),
-    MergeSlicesIntoSplit(),
+REARRANGEMENTS = family(
+    __name__,
+    """
+    eliminate_layout_roundtrips merge_slices merge_rearrangements merge_slices_into_split
+    """,
 )

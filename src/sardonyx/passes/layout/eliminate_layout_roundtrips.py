@@ -48,7 +48,6 @@ class _Chain(Struct, frozen=True, eq=False):
 class EliminateLayoutRoundtrips(NodePass):
     """Moves before and after work that is done row by row."""
 
-    name = "eliminate-layout-roundtrips"
     accuracy = Accuracy.REASSOCIATES
     roots = (*sorted(VIEWS), "Transpose")
     opset = 9  # before, a Constant could not be of integer type

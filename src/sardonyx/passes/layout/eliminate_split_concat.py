@@ -15,7 +15,6 @@ from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass
 class EliminateSplitConcat(NodePass):
     """Parts of a Split that are concatenated again."""
 
-    name = "eliminate-split-concat"
     accuracy = Accuracy.EXACT
     roots = ("Concat",)
     opset = 4  # before, the axis of Concat was optional

@@ -21,7 +21,6 @@ MAX_PARTS = 1024  # parts of a Split
 class EliminateSplitToSequence(NodePass):
     """Parts taken out of a sequence that was built for them."""
 
-    name = "eliminate-split-to-sequence"
     accuracy = Accuracy.EXACT
     roots = ("SplitToSequence",)
     opset = 11

@@ -18,7 +18,6 @@ _FLAGS = ("transA", "transB")
 class FuseGemmTranspose(NodePass):
     """Transposes that a Gemm can do itself."""
 
-    name = "fuse-gemm-transpose"
     accuracy = Accuracy.REASSOCIATES
     roots = ("Gemm",)
     opset = 7  # before, Gemm broadcast only with an attribute

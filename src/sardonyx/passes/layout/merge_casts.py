@@ -17,7 +17,6 @@ from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass
 class MergeCasts(NodePass):
     """Two consecutive casts, the first without loss."""
 
-    name = "merge-casts"
     accuracy = Accuracy.EXACT
     roots = ("Cast",)
     opset = 6  # before, the type was given as a string

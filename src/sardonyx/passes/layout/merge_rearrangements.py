@@ -27,7 +27,6 @@ from sardonyx.passes.layout._movement import MOVING, Movement, Region, movement,
 class MergeRearrangements(NodePass):
     """Several movements of the same elements."""
 
-    name = "merge-rearrangements"
     accuracy = Accuracy.EXACT
     roots = tuple(sorted(MOVING))
     opset = 9  # before, a Constant could not be of integer type

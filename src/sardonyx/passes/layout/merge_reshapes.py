@@ -22,7 +22,6 @@ _MOST_AXES = 64  # of a tensor of unknown rank; the limit of numpy
 class MergeReshapes(NodePass):
     """Two consecutive views."""
 
-    name = "merge-reshapes"
     accuracy = Accuracy.EXACT
     roots = tuple(sorted(VIEWS))
     opset = 5  # before, the target of Reshape was an attribute

@@ -20,7 +20,6 @@ from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodeP
 class MergeSlices(NodePass):
     """Two consecutive Slices."""
 
-    name = "merge-slices"
     accuracy = Accuracy.EXACT
     roots = ("Slice",)
     opset = 10  # before, ranges were attributes

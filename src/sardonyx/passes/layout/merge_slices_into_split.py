@@ -20,7 +20,6 @@ MAX_CONSUMERS = 64  # consumers of a value that are considered
 class MergeSlicesIntoSplit(NodePass):
     """Slices that together are all of a value."""
 
-    name = "merge-slices-into-split"
     accuracy = Accuracy.EXACT
     roots = ("Slice",)
     opset = 10  # before, ranges were attributes

@@ -15,7 +15,6 @@ from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass
 class MergeTransposes(NodePass):
     """Two consecutive Transposes."""
 
-    name = "merge-transposes"
     accuracy = Accuracy.EXACT
     roots = ("Transpose",)
     example = Example(

@@ -45,7 +45,6 @@ _APPROXIMATE = MappingProxyType({"Erf": None, "Tanh": "tanh"})  # the operator's
 class FuseGelu(NodePass):
     """Decomposed Gaussian error linear unit."""
 
-    name = "fuse-gelu"
     accuracy = Accuracy.REASSOCIATES
     roots = tuple(_ARGUMENTS)
     opset = 9  # the first with Erf

@@ -38,7 +38,6 @@ class _Product(Struct, frozen=True, eq=False):
 class FuseHardSigmoid(NodePass):
     """Decomposed piecewise linear sigmoid."""
 
-    name = "fuse-hard-sigmoid"
     accuracy = Accuracy.REASSOCIATES
     roots = ("Clip",)
     opset = 7  # before, operands broadcast only with an attribute

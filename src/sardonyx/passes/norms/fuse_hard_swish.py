@@ -17,7 +17,6 @@ from sardonyx.passes.norms._arithmetic import near
 class FuseHardSwish(NodePass):
     """A value times its hard sigmoid."""
 
-    name = "fuse-hard-swish"
     accuracy = Accuracy.REASSOCIATES
     roots = ("HardSigmoid",)
     opset = 7  # before, operands broadcast only with an attribute

@@ -21,7 +21,6 @@ from sardonyx.passes.norms._normalisation import ROOTS, centred, fused, normalis
 class FuseLayerNorm(NodePass):
     """Decomposed layer normalisation."""
 
-    name = "fuse-layer-norm"
     accuracy = Accuracy.REASSOCIATES
     roots = ROOTS
     opset = 7  # before, operands broadcast only with an attribute

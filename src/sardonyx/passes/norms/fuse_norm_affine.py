@@ -24,7 +24,6 @@ from sardonyx.passes.norms._normalisation import Weight, fitting, sizes, weight
 class FuseNormAffine(NodePass):
     """A scale or bias after a normalisation."""
 
-    name = "fuse-norm-affine"
     accuracy = Accuracy.REASSOCIATES
     roots = ("LayerNormalization", "RMSNormalization")
     opset = 17

@@ -18,7 +18,6 @@ from sardonyx.passes.norms._normalisation import ROOTS, fused, normalised
 class FuseRmsNorm(NodePass):
     """Decomposed root-mean-square normalisation."""
 
-    name = "fuse-rms-norm"
     accuracy = Accuracy.REASSOCIATES
     roots = ROOTS
     opset = 7  # before, operands broadcast only with an attribute

@@ -21,7 +21,6 @@ from sardonyx.passes.norms._arithmetic import BOUNDS_AS_INPUTS, LARGEST, bounds,
 class MergeClips(NodePass):
     """Two consecutive clips."""
 
-    name = "merge-clips"
     accuracy = Accuracy.EXACT
     roots = ("Clip", "Relu")
     opset = 6  # before, they had an attribute for working in place

@@ -19,7 +19,6 @@ _OPERATORS = {"none": "BiasGelu", "tanh": "FastGelu"}
 class FuseBiasGelu(OrtPass):
     """A bias before a Gelu."""
 
-    name = "fuse-bias-gelu"
     accuracy = Accuracy.REASSOCIATES
     roots = ("Gelu",)
     opset = 20

@@ -19,7 +19,6 @@ from sardonyx.passes.ort._contrib import OrtPass, contrib
 class FuseConvAdd(OrtPass, OperandPass):
     """A residual added to a convolution."""
 
-    name = "fuse-conv-add"
     accuracy = Accuracy.REASSOCIATES
     roots = ("Add",)
     opset = 7  # before, Add broadcast only with an attribute

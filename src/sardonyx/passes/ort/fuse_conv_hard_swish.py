@@ -22,7 +22,6 @@ _TOLERANCE = 1e-7
 class FuseConvHardSwish(OrtPass):
     """A hard swish after a convolution."""
 
-    name = "fuse-conv-hard-swish"
     accuracy = Accuracy.REASSOCIATES
     roots = ("HardSwish", "HardSigmoid")
     opset = 7

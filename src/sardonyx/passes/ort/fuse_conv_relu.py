@@ -22,7 +22,6 @@ _DEFAULTS = {"LeakyRelu": {"alpha": 0.01}, "HardSigmoid": {"alpha": 0.2, "beta":
 class FuseConvRelu(OrtPass):
     """An activation after a convolution."""
 
-    name = "fuse-conv-relu"
     accuracy = Accuracy.EXACT
     roots = ("Relu", "LeakyRelu", "Sigmoid", "Tanh", "HardSigmoid", "Clip")
     opset = 7

@@ -17,7 +17,6 @@ from sardonyx.passes.ort._contrib import OrtPass, contrib
 class FuseGemmActivation(OrtPass):
     """An activation after a matrix product."""
 
-    name = "fuse-gemm-activation"
     accuracy = Accuracy.REASSOCIATES
     roots = ("Tanh", "Relu", "LeakyRelu", "Sigmoid", "Softplus", "Softsign")
     opset = 11  # since then the third operand is optional, as in the runtime's operator

@@ -17,7 +17,6 @@ from sardonyx.passes.ort._contrib import OrtPass, contrib
 class FuseMatMulTranspose(OrtPass):
     """The transpose of a shared weight before a product."""
 
-    name = "fuse-matmul-transpose"
     accuracy = Accuracy.REASSOCIATES
     roots = ("MatMul",)
     example = Example(

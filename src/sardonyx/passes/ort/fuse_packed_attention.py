@@ -29,7 +29,6 @@ BATCHES = "the batch is larger than one, and the kernel projects each element se
 class FusePackedAttention(OrtPass):
     """Attention with its projections."""
 
-    name = "fuse-packed-attention"
     accuracy = Accuracy.REASSOCIATES
     roots = ("Attention",)
     opset = 23

@@ -17,7 +17,6 @@ from sardonyx.passes.ort._contrib import OrtPass, contrib
 class FuseQuickGelu(OrtPass, OperandPass):
     """A value times the sigmoid of a multiple of it."""
 
-    name = "fuse-quick-gelu"
     accuracy = Accuracy.REASSOCIATES
     roots = ("Mul",)
     opset = 7  # before, Mul broadcast only with an attribute

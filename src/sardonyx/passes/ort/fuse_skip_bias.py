@@ -18,7 +18,6 @@ from sardonyx.passes.ort._contrib import DOMAIN, LAYER, RMS, OrtPass, as_biased,
 class FuseSkipBias(OrtPass, OperandPass):
     """A bias before a fused residual norm."""
 
-    name = "fuse-skip-bias"
     accuracy = Accuracy.REASSOCIATES
     roots = (f"{DOMAIN}::{LAYER}", f"{DOMAIN}::{RMS}")
     opset = 7

@@ -17,7 +17,6 @@ from sardonyx.passes.ort._contrib import LAYER, OrtPass, skip_match
 class FuseSkipLayerNorm(OrtPass):
     """A residual sum before a layer normalisation."""
 
-    name = "fuse-skip-layer-norm"
     accuracy = Accuracy.REASSOCIATES
     slower = "on a CPU the kernel takes 3 to 5 times as long as Add and LayerNormalization"
     roots = ("LayerNormalization",)

@@ -16,7 +16,6 @@ from sardonyx.passes.ort._contrib import RMS, OrtPass, skip_match
 class FuseSkipRmsNorm(OrtPass):
     """A residual sum before a root-mean-square normalisation."""
 
-    name = "fuse-skip-rms-norm"
     accuracy = Accuracy.REASSOCIATES
     roots = ("RMSNormalization",)
     opset = 23

@@ -55,7 +55,6 @@ class _Heads(Struct, frozen=True, eq=False):
 class GroupAttentionQueries(NodePass):
     """Queries that share a key head."""
 
-    name = "group-attention-queries"
     accuracy = Accuracy.REASSOCIATES
     roots = ("Attention",)
     opset = 23

@@ -2,17 +2,6 @@
 
 from __future__ import annotations
 
-from sardonyx.passes.base import Pass
-from sardonyx.passes.products.fuse_batch_norm import FuseBatchNorm
-from sardonyx.passes.products.fuse_conv_affine import FuseConvAffine
-from sardonyx.passes.products.fuse_matmul_add import FuseMatMulAdd
-from sardonyx.passes.products.fuse_pointwise_conv import FusePointwiseConv
-from sardonyx.passes.products.fuse_product_scale import FuseProductScale
+from sardonyx.passes.base import family
 
-PRODUCTS: tuple[Pass, ...] = (
-    FuseBatchNorm(),
-    FuseConvAffine(),
-    FuseMatMulAdd(),
-    FuseProductScale(),
-    FusePointwiseConv(),
-)
+PRODUCTS = family(__name__, "fuse_batch_norm fuse_conv_affine fuse_matmul_add fuse_product_scale fuse_pointwise_conv")

@@ -21,7 +21,6 @@ from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass
 class FuseBatchNorm(NodePass):
     """A batch normalisation after a convolution or matrix product."""
 
-    name = "fuse-batch-norm"
     accuracy = Accuracy.REASSOCIATES
     roots = ("BatchNormalization",)
     opset = 7  # before, attributes expressed what now follows from inputs and outputs

@@ -24,7 +24,6 @@ from sardonyx.passes.base import Accuracy, Example, Facts, Match, OperandPass
 class FuseConvAffine(OperandPass):
     """Arithmetic with constants after a convolution."""
 
-    name = "fuse-conv-affine"
     accuracy = Accuracy.REASSOCIATES
     roots = tuple(sorted(ARITHMETIC))
     opset = 7  # before, operands broadcast only with an attribute

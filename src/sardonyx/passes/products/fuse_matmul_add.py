@@ -20,7 +20,6 @@ _BFLOAT16_SINCE = 13
 class FuseMatMulAdd(OperandPass):
     """A product of matrices plus a bias."""
 
-    name = "fuse-matmul-add"
     accuracy = Accuracy.REASSOCIATES
     roots = ("Add",)
     opset = 7  # before, Add and Gemm broadcast only with an attribute

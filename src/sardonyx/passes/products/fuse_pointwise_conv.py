@@ -52,7 +52,6 @@ class _Layer(Struct, frozen=True, eq=False):
 class FusePointwiseConv(NodePass):
     """Products over the channels of an image that is then transposed to channels first."""
 
-    name = "fuse-pointwise-conv"
     accuracy = Accuracy.REASSOCIATES
     roots = ("Transpose",)
     opset = 7  # before, operands broadcast only with an attribute

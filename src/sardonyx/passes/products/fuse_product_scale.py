@@ -26,7 +26,6 @@ from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, Opera
 class FuseProductScale(OperandPass):
     """A scale after a product with a constant weight."""
 
-    name = "fuse-product-scale"
     accuracy = Accuracy.REASSOCIATES
     roots = ("Mul", "Div")
     opset = 7  # before, operands broadcast only with an attribute
