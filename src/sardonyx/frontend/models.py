@@ -69,17 +69,15 @@ def _unfilled(build: Callable[[], nn.Module]) -> nn.Module:
     zeros: dict[int, nn.Parameter] = {}
     for module in model.modules():
         for name, parameter in list(module.named_parameters(recurse=False, remove_duplicate=False)):
+            if parameter.is_meta and id(parameter) not in zeros:
+                # zeros that take no memory until written to: numpy gets zeroed pages from the system, torch writes them
+                raw: Any = np.zeros(parameter.numel() * parameter.element_size(), np.uint8)
+                data = torch.from_numpy(raw)  # pyright: ignore[reportUnknownMemberType]  (torch's own types have gaps)
+                data = data.view(parameter.dtype) if parameter.numel() else data.to(parameter.dtype)
+                zeros[id(parameter)] = nn.Parameter(data.view(parameter.shape), parameter.requires_grad)
             if parameter.is_meta:
-                setattr(module, name, zeros.setdefault(id(parameter), _zero(parameter)))
+                setattr(module, name, zeros[id(parameter)])
     return model
-
-
-def _zero(like: nn.Parameter) -> nn.Parameter:
-    """Return zeros that take no memory until written to: numpy gets zeroed pages from the system, torch writes them."""
-    raw: Any = np.zeros(like.numel() * like.element_size(), np.uint8)
-    data = torch.from_numpy(raw)  # pyright: ignore[reportUnknownMemberType]  (torch's own types have gaps)
-    data = data.view(like.dtype) if like.numel() else data.to(like.dtype)
-    return nn.Parameter(data.view(like.shape), like.requires_grad)
 
 
 def randomize(model: nn.Module, seed: int = 0) -> nn.Module:

@@ -76,7 +76,11 @@ def parse_source(source: str, *, task: str | None = None) -> ModelSource:
     file, _, name = source.rpartition(":")
     path = Path(file).expanduser()
     if path.suffix != ".py":
-        raise UsageError(f"'{source}' is not a model source: unknown kind '{scheme}'", hint=_other_kind(scheme, rest))
+        close = difflib.get_close_matches(scheme, list(SourceKind), n=1)
+        hint = f"did you mean {close[0]}:{rest}?" if close else FORMS
+        if scheme and Path(f"{scheme}.py").is_file():
+            hint = f"did you mean {scheme}.py:{rest}?"
+        raise UsageError(f"'{source}' is not a model source: unknown kind '{scheme}'", hint=hint)
     if not path.is_file():
         stems = [file.stem for file in path.parent.glob("*.py")] if path.parent.is_dir() else []
         close = difflib.get_close_matches(path.stem, stems, n=1)
@@ -95,14 +99,6 @@ def contents(path: Path) -> str:
     names = [each.name for each in statements if isinstance(each, kinds) and not each.name.startswith("_")]
     more = ", …" if len(names) > _MAX_NAMES else ""
     return f"it defines {', '.join(names[:_MAX_NAMES])}{more}" if names else "it defines no function"
-
-
-def _other_kind(scheme: str, rest: str) -> str:
-    """Return a hint for a kind of source that does not exist: the closest one that does, or all forms."""
-    if scheme and Path(f"{scheme}.py").is_file():
-        return f"did you mean {scheme}.py:{rest}?"
-    close = difflib.get_close_matches(scheme, list(SourceKind), n=1)
-    return f"did you mean {close[0]}:{rest}?" if close else FORMS
 
 
 def parse_overrides(text: str) -> dict[str, Any]:

@@ -133,8 +133,12 @@ def _by_role(name: str, role: Role, facts: Facts, sizes: Sizes) -> Iterator[tupl
         for samples in _WAVE_SIZES:
             yield real, (batch, samples), None
     elif role is Role.FEATURES:
-        for shape in _features(facts):
-            yield real, (batch, *shape), None
+        bins, positions = facts.count("mel bins") or facts.count("width") or 80, facts.count("source positions")
+        # few frames first; a front end may halve the frames before the config's positions
+        lengths = [2 * positions, positions, 4 * positions] if positions else []
+        for frames in (_FEW_FRAMES, *lengths, facts.count("mel frames") or _FEW_FRAMES):
+            yield real, (batch, bins, frames), None
+            yield real, (batch, frames, bins), None
     elif role is Role.HIDDEN and (width := facts.count("width")):
         yield real, (batch, length, width), None
 
@@ -198,15 +202,6 @@ def _image_sizes(facts: Facts) -> tuple[int, ...]:
     strides = [layer.stride if isinstance(layer.stride, int) else layer.stride[0] for layer in layers]
     large = math.prod(strides) >= _LARGE_STRIDE
     return (*_LARGE_SIZES, *_SMALL_SIZES, *_ANY_SIZES) if large else (*_SMALL_SIZES, *_LARGE_SIZES, *_ANY_SIZES)
-
-
-def _features(facts: Facts) -> Iterator[tuple[int, int]]:
-    """Yield spectrogram shapes, few frames first; a front end may halve the frames before the config's positions."""
-    bins, positions = facts.count("mel bins") or facts.count("width") or 80, facts.count("source positions")
-    lengths = [2 * positions, positions, 4 * positions] if positions else []
-    for frames in (_FEW_FRAMES, *lengths, facts.count("mel frames") or _FEW_FRAMES):
-        yield bins, frames
-        yield frames, bins
 
 
 def _by_layers(name: str, facts: Facts, sizes: Sizes) -> Iterator[Candidate]:

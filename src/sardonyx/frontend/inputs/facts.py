@@ -61,19 +61,20 @@ def descriptions(module: nn.Module) -> Mapping[str, Described]:
     matches = (match for match in _PARAMETER.finditer(text) if "`" in match["kind"])
     described: dict[str, Described] = {}
     for match in matches:  # a description ends at the next line that is not indented further than its name
-        end = re.compile(rf"^[ \t]{{0,{len(match['indent'])}}}\S", re.MULTILINE).search(text, match.end())
-        described[match["name"]] = _described(match["kind"], text[match.end() : end.start() if end else len(text)])
+        kind, end = match["kind"], re.compile(rf"^[ \t]{{0,{len(match['indent'])}}}\S", re.MULTILINE)
+        stop = end.search(text, match.end())
+        description = text[match.end() : stop.start() if stop else len(text)]
+        shapes = (dims.split(",") for dims in _SHAPES.findall(kind))
+        described[match["name"]] = Described(
+            dtype=next((dtype for name, dtype in _TYPES.items() if name in kind), None),
+            shapes=tuple(tuple(dim.strip() for dim in dims if dim.strip()) for dims in shapes),
+            is_for_training=bool(_TRAINING.search(description)),
+            definitions={
+                found["word"].replace(" ", "_"): tuple(found["terms"].replace("`", "").split("+"))
+                for found in _DEFINITION.finditer(description)
+            },
+        )
     return described
-
-
-def _described(kind: str, description: str) -> Described:
-    shapes = [[dim.strip() for dim in dims.split(",") if dim.strip()] for dims in _SHAPES.findall(kind)]
-    dtype = next((dtype for name, dtype in _TYPES.items() if name in kind), None)
-    definitions = {
-        match["word"].replace(" ", "_"): tuple(match["terms"].replace("`", "").split("+"))
-        for match in _DEFINITION.finditer(description)
-    }
-    return Described(dtype, tuple(map(tuple, shapes)), bool(_TRAINING.search(description)), definitions)
 
 
 class Facts:
@@ -165,22 +166,17 @@ class Facts:
         """The number of token ids: the config's, limited by the rows of the embedding table."""
         tables = [layer.num_embeddings for layer in self.module.modules() if isinstance(layer, nn.Embedding)]
         configured = [value for value in map(_positive, self._all("vocabulary")) if value is not None]
-        entry = self._entry()
-        if entry is not None:
-            return min(configured[0], entry) if configured else entry
+        ask: Any = getattr(self.module, "get_input_embeddings", None)
+        try:
+            entry = ask() if callable(ask) else None
+        except (NotImplementedError, AttributeError, TypeError, RuntimeError):  # a model without one
+            entry = None
+        if isinstance(entry, nn.Embedding):
+            return min(configured[0], entry.num_embeddings) if configured else entry.num_embeddings
         exact = next((value for value in configured if value in tables), None)
         if exact is not None or not tables:
             return exact or next(iter(configured), None)
         return min(configured[0], max(tables)) if configured else tables[0]
-
-    def _entry(self) -> int | None:
-        """Return the number of rows of the module's input embeddings, or None."""
-        ask: Any = getattr(self.module, "get_input_embeddings", None)
-        try:
-            table = ask() if callable(ask) else None
-        except (NotImplementedError, AttributeError, TypeError, RuntimeError):  # a model without one
-            return None
-        return table.num_embeddings if isinstance(table, nn.Embedding) else None
 
     @property
     def dtype(self) -> str:

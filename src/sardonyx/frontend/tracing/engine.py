@@ -219,9 +219,15 @@ class TorchEngine:
         return None
 
     def _tensors(self, feeds: Feeds) -> list[torch.Tensor]:
-        inputs = zip(self._call.inputs, self._dtypes, strict=True)
-        tensors = (_tensor(feeds[name], dtype) for name, dtype in inputs)
-        return [widen(tensor) if self._in_float32 else tensor for tensor in tensors]
+        tensors: list[torch.Tensor] = []
+        for name, dtype in zip(self._call.inputs, self._dtypes, strict=True):
+            array: Any = np.array(feeds[name])  # copied: a module may write into its inputs
+            if dtype is torch.bfloat16:
+                tensor = torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)  # pyright: ignore[reportUnknownMemberType]
+            else:
+                tensor = torch.from_numpy(array).to(dtype)  # pyright: ignore[reportUnknownMemberType]  # torch's own gap
+            tensors.append(widen(tensor) if self._in_float32 else tensor)
+        return tensors
 
 
 def to_array(tensor: torch.Tensor) -> Array:
@@ -232,14 +238,6 @@ def to_array(tensor: torch.Tensor) -> Array:
 
         return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
     return tensor.resolve_conj().resolve_neg().numpy()
-
-
-def _tensor(value: Value, dtype: torch.dtype) -> torch.Tensor:
-    """Return a copied tensor: a module may write into its inputs."""
-    array = np.array(value)
-    if dtype is torch.bfloat16:
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)  # pyright: ignore[reportUnknownMemberType]
-    return torch.from_numpy(array).to(dtype)  # pyright: ignore[reportUnknownMemberType]  # torch's own gap
 
 
 # A softmax over no keys is undefined: kernels return zeros, the mean of all values, or NaN. A run with other numbers in

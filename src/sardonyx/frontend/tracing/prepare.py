@@ -414,16 +414,16 @@ class _ComputedWeight(torch.nn.Module):
         return self.get_buffer("value")
 
 
-def _is_factorization(func: Any) -> bool:
-    """Return whether an operator is linear algebra beyond products and norms, for which ONNX has no operators."""
-    name: str = func.overloadpacket.__name__
-    return name == "vdot" or ("linalg" in name and "norm" not in name)
-
-
 def _precomputed(module: torch.nn.Module) -> torch.nn.Module:
     """Return the result of a parametrization that has no ONNX operators, and any other module unchanged."""
     if not isinstance(module, parametrize.ParametrizationList):
         return module
-    with torch.no_grad(), Seen(_is_factorization) as used:
+
+    def is_factorization(func: Any) -> bool:
+        """Return whether an operator is linear algebra beyond products and norms, for which ONNX has no operators."""
+        name: str = func.overloadpacket.__name__
+        return name == "vdot" or ("linalg" in name and "norm" not in name)
+
+    with torch.no_grad(), Seen(is_factorization) as used:
         value = module()
     return _ComputedWeight(value.detach()) if used.seen else module

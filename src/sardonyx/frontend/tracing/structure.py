@@ -143,32 +143,28 @@ class Flat:
             for layer, (keys, values) in pairs.items():
                 self.leaves += [Leaf(f"{name}.{layer}.key", keys), Leaf(f"{name}.{layer}.value", values)]
             return lambda tensors: with_pairs(value, [(next(tensors), next(tensors)) for _ in pairs])
+        fields: Sequence[Any] | None = getattr(value, "_fields", None)  # of a named tuple
         if isinstance(value, Mapping):
             items = cast("Mapping[Any, object]", value)
-            kind, rebuilds = type(items), self._flatten_all(items, name)
-            if kind is dict:
-                return lambda tensors: {key: rebuild(tensors) for key, rebuild in rebuilds.items()}
-            return lambda tensors: cast(Any, kind)(**{key: rebuild(tensors) for key, rebuild in rebuilds.items()})
-        if isinstance(value, (tuple, list)):
-            return self._flatten_sequence(cast("Sequence[object]", value), name)
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-            kind, rebuilds = type(value), self._flatten_all(fields, name)
-            return lambda tensors: kind(**{key: rebuild(tensors) for key, rebuild in rebuilds.items()})
-        if value is not None:
-            self.others.append((name, value))
-        return lambda _tensors: value
+        elif isinstance(value, (tuple, list)):
+            listed = cast("Sequence[object]", value)
+            items = dict(enumerate(listed) if fields is None else zip(fields, listed, strict=True))
+        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+            items = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        else:
+            if value is not None:
+                self.others.append((name, value))
+            return lambda _tensors: value
+        kind: Any = cast(Any, value).__class__
+        rebuilds = {key: self._flatten(item, f"{name}.{key}" if name else str(key)) for key, item in items.items()}
 
-    def _flatten_all(self, items: Mapping[Any, object], name: str) -> dict[Any, Rebuild]:
-        return {key: self._flatten(item, f"{name}.{key}" if name else str(key)) for key, item in items.items()}
+        def rebuild(tensors: Iterator[torch.Tensor]) -> Any:
+            parts: dict[Any, Any] = {key: rebuild(tensors) for key, rebuild in rebuilds.items()}
+            if isinstance(value, (tuple, list)):
+                return kind([*parts.values()]) if fields is None else kind(*parts.values())
+            return parts if kind is dict else kind(**parts)
 
-    def _flatten_sequence(self, value: Sequence[object], name: str) -> Rebuild:
-        fields: Sequence[object] | None = getattr(value, "_fields", None)  # of a named tuple
-        items = dict(enumerate(value)) if fields is None else dict(zip(fields, value, strict=True))
-        kind, rebuilds = type(value), list(self._flatten_all(items, name).values())
-        if fields is not None:
-            return lambda tensors: cast(Any, kind)(*[rebuild(tensors) for rebuild in rebuilds])
-        return lambda tensors: cast(Any, kind)([rebuild(tensors) for rebuild in rebuilds])
+        return rebuild
 
 
 def fixed_arguments(module: torch.nn.Module, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, Any]:
