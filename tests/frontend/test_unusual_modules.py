@@ -15,10 +15,11 @@ from transformers.utils.import_utils import torch_compilable_check
 
 import sardonyx
 from sardonyx.errors import ModelError, SardonyxError, reason
-from sardonyx.frontend.inputs.examples import FileInput, fitting_example
+from sardonyx.frontend.inputs.examples import fitting_example
 from sardonyx.frontend.models import state_sha256
 from sardonyx.frontend.tracing.prepare import unscripted
 from sardonyx.frontend.tracing.traced import Exporter
+from sardonyx.records.inspection import Port
 from sardonyx.verbs.analyze.costs.program import ITEM_BYTES
 
 ROWS = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
@@ -109,7 +110,7 @@ def test_a_module_is_extracted_and_compared_with_a_live_scripted_one(inner: bool
 
 def test_a_scripted_live_model_gets_inputs_like_those_of_the_file() -> None:
     plain = unscripted(torch.jit.script(Wrapped()))
-    example = fitting_example(plain, {"x": FileInput("float32", ("batch", 4))})
+    example = fitting_example(plain, [Port("x", "float32", ("batch", 4))])
     assert [tuple(value.shape) for value in (*example.args, *example.kwargs.values())] == [(2, 4)]
 
 

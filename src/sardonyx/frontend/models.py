@@ -449,12 +449,6 @@ def converted(module: _Module, dtype: Dtype) -> _Module:
     return module if kind is None else module.to(kind)
 
 
-def converted_tensor(tensor: torch.Tensor, dtype: Dtype) -> torch.Tensor:
-    """Return a floating-point tensor in this type, and any other unchanged."""
-    kind = torch_dtype(dtype)
-    return tensor if kind is None or not tensor.is_floating_point() else tensor.to(kind)
-
-
 def default_dtype(dtype: Dtype) -> contextlib.AbstractContextManager[None]:
     """Build modules in this type, except for parts that specify their own."""
     default = torch.get_default_dtype()

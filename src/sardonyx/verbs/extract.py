@@ -58,7 +58,7 @@ def _beside(model: Path, module: str) -> Path:
 def _live(source: str, task: str | None, dtype: options.DTYPES | None, seed: int, model: Path) -> dict[str, Any]:
     """Return the PyTorch model and inputs that fit both it and the file, as arguments of `sardonyx.extract`."""
     from sardonyx import inspect
-    from sardonyx.frontend.inputs.examples import FileInput, example_for, fitting_example
+    from sardonyx.frontend.inputs.examples import example_for, fitting_example
     from sardonyx.frontend.models import resolve
     from sardonyx.frontend.tracing.prepare import prepared
 
@@ -66,11 +66,8 @@ def _live(source: str, task: str | None, dtype: options.DTYPES | None, seed: int
     if resolved.args is not None or resolved.kwargs is not None:
         example = example_for(resolved.module, resolved, None, None, seed)
     else:
-        ports = {
-            port.name: FileInput(port.type, port.shape) for port in inspect(model).inputs if port.shape is not None
-        }
         with prepared(resolved.module) as module:
-            example = fitting_example(module, ports, seed=seed)
+            example = fitting_example(module, inspect(model).inputs, seed=seed)
     return {"live": resolved.module, "inputs": example.args, "kwargs": example.kwargs}
 
 

@@ -18,13 +18,14 @@ from sardonyx.frontend.inputs.candidates import Role, Slot, candidates, processe
 from sardonyx.frontend.inputs.dynamic import find_dynamic
 from sardonyx.frontend.inputs.facts import Facts
 from sardonyx.frontend.inputs.search import Accepted, Draft, Search
-from sardonyx.frontend.models import Resolved, converted_tensor
+from sardonyx.frontend.models import Resolved, torch_dtype
 from sardonyx.frontend.running import Probe, memory_key, probe, run_widened_if_needed
 from sardonyx.frontend.tracing.adapter import Call, Feeds, stored_tensors
 from sardonyx.frontend.tracing.engine import UnattendedRows
 from sardonyx.frontend.tracing.graph_names import Axes
 from sardonyx.frontend.tracing.structure import Flat, named_arguments
 from sardonyx.records.input_specs import Constant, DynamicRequest, Spec, resolve_axes
+from sardonyx.records.inspection import Port
 
 _MOST_PROBES = 48
 _MOST_CANDIDATES = 3  # of one parameter
@@ -32,7 +33,6 @@ _LONGEST_SLOT = 4096
 _DATA = (Role.IMAGE, Role.WAVE, Role.FEATURES, Role.BOXES, Role.IDS)  # outputs of processors and tokenizers
 _OTHERS = (Role.UNKNOWN, Role.HIDDEN, Role.MASK)  # tried last, because most of them replace another input
 _ABOUT_PLACEHOLDERS = re.compile(r"token|scatter|indexing|placeholder", re.IGNORECASE)
-Shape = tuple[int | str | None, ...]
 
 
 class Extension:
@@ -236,34 +236,27 @@ def derive(
     )
 
 
-class FileInput(Struct, frozen=True):
-    """An input of a model file: its element type and shape."""
+def fitting_example(module: nn.Module, ports: Iterable[Port], *, seed: int = 0) -> Example:
+    """Derive example inputs of a live module that also fit the fixed sizes of the inputs of a file exported from it.
 
-    dtype: str
-    shape: Shape
-
-
-def fitting_example(module: nn.Module, inputs: Mapping[str, FileInput], *, seed: int = 0) -> Example:
-    """Derive example inputs of a live module that also fit the fixed sizes of a file exported from it.
-
-    Inputs of the file that are state of the module are left out.
+    Inputs of the file that are state of the module, or of unknown rank, are left out.
     """
     state = stored_tensors(module)
-    inputs = {name: port for name, port in inputs.items() if name not in state}
+    inputs = {port.name: (port.type, port.shape) for port in ports if port.shape is not None and port.name not in state}
     sizes: dict[str, tuple[int, ...]] = {}
     try:
         free = derive(module, seed=seed)
         leaves = Flat(named_arguments(module, free.args, free.kwargs)).leaves
         sizes = {leaf.name: tuple(leaf.tensor.shape) for leaf in leaves}
-        if all(name in sizes and _sized(port.shape, sizes[name]) == sizes[name] for name, port in inputs.items()):
+        if all(name in sizes and _sized(shape, sizes[name]) == sizes[name] for name, (_, shape) in inputs.items()):
             return free
     except UsageError:  # a scripted module says little about itself; the file's inputs fit it too
         pass
-    specs = {name: Spec(name, port.dtype, _sized(port.shape, sizes.get(name))) for name, port in inputs.items()}
+    specs = {name: Spec(name, dtype, _sized(shape, sizes.get(name))) for name, (dtype, shape) in inputs.items()}
     return derive(module, given=specs, seed=seed)
 
 
-def _sized(dims: Shape, derived: tuple[int, ...] | None) -> tuple[int, ...]:
+def _sized(dims: tuple[int | str | None, ...], derived: tuple[int, ...] | None) -> tuple[int, ...]:
     """Return the file's sizes; for a dynamic dimension, the size of the derived example."""
     dynamic = derived if derived is not None and len(derived) == len(dims) else (2,) * len(dims)
     return tuple(dim if isinstance(dim, int) else size for dim, size in zip(dims, dynamic, strict=True))
@@ -315,8 +308,9 @@ def example_for(
         example = derive(module, seed=seed, probe=probe)
     if resolved.dtype == "keep":
         return example
-    flat = Flat([list(example.args), example.kwargs])
-    args, keywords = flat.rebuilt([converted_tensor(leaf.tensor, resolved.dtype) for leaf in flat.leaves])
+    flat, kind = Flat([list(example.args), example.kwargs]), torch_dtype(resolved.dtype)
+    tensors = (leaf.tensor for leaf in flat.leaves)
+    args, keywords = flat.rebuilt([each.to(kind) if each.is_floating_point() else each for each in tensors])
     return Example(tuple(args), keywords, example.notes)
 
 

@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
 from msgspec import Struct
@@ -25,6 +25,7 @@ from msgspec.structs import replace
 from torch import Tensor
 from torch.onnx._internal.torchscript_exporter._globals import GLOBALS
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from sardonyx.errors import SardonyxError, VerificationFailed
 from sardonyx.frontend.inputs.dynamic import dim_terms, places_of, refusal, resized
@@ -370,7 +371,9 @@ class Traced(Struct, frozen=True):
         return tuple(
             value
             for value, after in itertools.zip_longest(values, values[1:])
-            if after is None or not _is_flag(value) or not _is_flag(after) or after.step <= value.step
+            if after is None
+            or not (isinstance(value.result, bool) and isinstance(after.result, bool))
+            or after.step <= value.step
         )
 
     def results(self, place: Place) -> list[object]:
@@ -382,10 +385,6 @@ class Traced(Struct, frozen=True):
         frames = traceback.extract_tb(self.error.__traceback__ if self.error is not None else None)
         own = [frame for frame in frames if not is_library(frame.filename)]
         return bool(own) and (own[-1].filename, own[-1].name) == (place.file, place.function)
-
-
-def _is_flag(value: Fixed) -> bool:
-    return isinstance(value.result, bool)
 
 
 def _trace(call: Call, tensors: Sequence[Tensor]) -> Traced:
@@ -425,7 +424,11 @@ class _Recorder(TorchFunctionMode):
             self._compared[id(result)] = result, (left, right)
         elif name in _TO_PYTHON and isinstance(args[0], Tensor):
             self._record(_plain(result), args[: 2 if name in ("equal", "allclose") else 1])
-        elif name in _CONSTRUCTORS and (sources := _tensors(args[-1])) and _is_constant(result):
+        elif (
+            name in _CONSTRUCTORS
+            and (sources := list(filter(torch.is_tensor, tree_leaves(args[-1]))))
+            and _is_constant(result)
+        ):
             self._record(_plain(result), sources)
         return result
 
@@ -499,16 +502,9 @@ def _number(operand: Any) -> float:
 
 def _plain(value: Any) -> object:
     """Return a value that can be compared and needs little memory: a number, or the text of anything else."""
-    return (
-        value if isinstance(value, (bool, int, float)) else repr(value.tolist() if hasattr(value, "tolist") else value)
-    )
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    if isinstance(value, Tensor):
-        return [value]
-    items = cast("Sequence[Any]", value) if isinstance(value, (list, tuple)) else ()
-    return [tensor for item in items for tensor in _tensors(item)]
+    if isinstance(value, (bool, int, float)):
+        return value
+    return repr(value.tolist() if hasattr(value, "tolist") else value)
 
 
 def _is_constant(tensor: Tensor) -> bool:

@@ -20,6 +20,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from sardonyx.errors import UsageError, reason
 from sardonyx.frontend.inputs.candidates import Candidate, Role, Sizes, Slot, candidates, generate, processed, role_of
@@ -90,26 +91,15 @@ class _Marking(TorchFunctionMode):
         return result
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in cast("Mapping[Any, Any]", value).values():
-            yield from _tensors(item)
-    elif isinstance(value, (tuple, list)):
-        for item in cast("Sequence[Any]", value):
-            yield from _tensors(item)
-
-
 def _mark(value: Any, names: frozenset[str]) -> None:
-    for tensor in _tensors(value):
-        if not isinstance(tensor, nn.Parameter):  # those of the module stay unmarked
+    for tensor in cast("Iterable[Any]", tree_leaves(value)):
+        if isinstance(tensor, Tensor) and not isinstance(tensor, nn.Parameter):  # those of the module stay unmarked
             setattr(tensor, _MARK, names)
 
 
 def _marks(values: Iterable[Any]) -> frozenset[str]:
     none = frozenset[str]()
-    return none.union(*(getattr(tensor, _MARK, none) for tensor in _tensors(list(values))))
+    return none.union(*(getattr(leaf, _MARK, none) for leaf in cast("Iterable[Any]", tree_leaves(list(values)))))
 
 
 def _names_read(trace: TracebackType) -> Iterator[list[str]]:

@@ -220,28 +220,25 @@ class Call:
         """The element types of the module's weights and of the example."""
         return {tensor.dtype for tensor in (*self.tensors, *self.module.parameters(), *self.module.buffers())}
 
+    def _with(self, **attributes: Any) -> Call:
+        other = copy.copy(self)
+        vars(other).update(attributes)
+        return other
+
     def with_module(self, module: torch.nn.Module) -> Call:
         """Return the same call of another module."""
-        other = copy.copy(self)
-        other.module, other.outputs, other.left_out = module, [], []
-        other.read = other._rehearsal = None
-        return other
+        return self._with(module=module, outputs=[], left_out=[], read=None, _rehearsal=None)
 
     def with_arguments(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Call:
         """Return a call with other arguments of the same structure."""
-        other = copy.copy(self)
-        other._flat, other._rehearsal = Flat(named_arguments(self.module, args, kwargs)), None
-        return other
+        return self._with(_flat=Flat(named_arguments(self.module, args, kwargs)), _rehearsal=None)
 
     def with_state(self, state: State) -> Call:
         """Return the call with state that is given to the module and returned by it; the module has run before."""
-        other = copy.copy(self)
         taken = {*self.arguments, *self.outputs}
-        other.state, other.outputs, other.left_out, other._rehearsal = state, [], list(self.left_out), None
-        other._state_names = {
-            name: name if taken.isdisjoint((name, continued(name))) else f"{name}_state" for name in state.names
-        }
-        return other
+        names = {name: name if taken.isdisjoint((name, continued(name))) else f"{name}_state" for name in state.names}
+        left_out = list(self.left_out)
+        return self._with(state=state, outputs=[], left_out=left_out, _rehearsal=None, _state_names=names)
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Return the module's flat result on other tensors in place of the example's."""

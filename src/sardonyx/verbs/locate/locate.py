@@ -23,6 +23,7 @@ from sardonyx.ir.scopes import declared_shape, label
 from sardonyx.records.comparison import DifferingModule, LocatedModel, Location, ModuleShare, Substitution
 from sardonyx.records.environment import environment
 from sardonyx.records.input_specs import read_arrays
+from sardonyx.records.inspection import Port
 from sardonyx.records.progress import Progress
 from sardonyx.records.provenance import lowest_common, owner_of
 from sardonyx.records.run import Accuracy
@@ -495,18 +496,18 @@ def _example(
     """Return the arguments of the module: the user's, with arrays as tensors, or derived ones that fit the file."""
     import torch
 
-    from sardonyx.frontend.inputs.examples import FileInput, call_arguments, fitting_example
+    from sardonyx.frontend.inputs.examples import call_arguments, fitting_example
 
     if isinstance(inputs, (str, Path)):
         inputs = dict(read_arrays(Path(inputs)))
     if inputs is not None or kwargs:
         args, keywords = call_arguments(inputs, kwargs)
         return args, {name: torch.as_tensor(value) for name, value in keywords.items()}
-    ports = {
-        value.name or "": FileInput(value.dtype.numpy().name, declared)
+    ports = [
+        Port(value.name or "", value.dtype.numpy().name, declared_shape(value))
         for value in file.graph.inputs
-        if value.dtype is not None and (declared := declared_shape(value)) is not None
-    }
+        if value.dtype is not None
+    ]
     example = fitting_example(module, ports, seed=seed)
     return example.args, example.kwargs
 
