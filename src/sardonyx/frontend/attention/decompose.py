@@ -305,11 +305,7 @@ _REPLACED: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
 
 
 def decompose(
-    model: nn.Module,
-    inputs: Inputs = None,
-    *,
-    kwargs: Mapping[str, Any] | None = None,
-    dynamic: Dims = None,
+    model: nn.Module, inputs: Inputs = None, *, kwargs: Mapping[str, Any] | None = None, dynamic: Dims = None
 ) -> fx.GraphModule:
     """Return a graph module that computes what the model computes, with every attention decomposed.
 

@@ -15,13 +15,7 @@ from torch.fx.node import map_aggregate
 
 from sardonyx.common import gc_pause
 from sardonyx.errors import ModelError, UsageError, reason
-from sardonyx.frontend.attention.calling import (
-    INTERFACE,
-    Arguments,
-    Flattened,
-    Interface,
-    with_own_signature,
-)
+from sardonyx.frontend.attention.calling import INTERFACE, Arguments, Flattened, Interface, with_own_signature
 from sardonyx.frontend.attention.decompositions import AttentionWriter, write_sdpa
 from sardonyx.frontend.attention.graph_calls import insert
 from sardonyx.frontend.attention.recognizer import find_attentions

@@ -203,11 +203,7 @@ class Example(Struct, frozen=True):
 
 
 def derive(
-    module: nn.Module,
-    *,
-    given: Mapping[str, Any] | None = None,
-    seed: int = 0,
-    probe: Probe = probe,
+    module: nn.Module, *, given: Mapping[str, Any] | None = None, seed: int = 0, probe: Probe = probe
 ) -> Example:
     """Derive example inputs that the module runs on.
 
@@ -229,10 +225,7 @@ def derive(
         return Example(*search.arguments(accepted.draft, seed))
 
     return Example(
-        accepted.args,
-        accepted.kwargs,
-        tuple(search.notes(accepted)),
-        again if accepted.has_dependencies else None,
+        accepted.args, accepted.kwargs, tuple(search.notes(accepted)), again if accepted.has_dependencies else None
     )
 
 

@@ -409,11 +409,7 @@ class _ExportJob:
         )
 
     def _compared(
-        self,
-        file: io.LoadedFile | ir.Model,
-        model: ir.Model,
-        call: Call | CallsInARow,
-        tensors: Sequence[Feeds],
+        self, file: io.LoadedFile | ir.Model, model: ir.Model, call: Call | CallsInARow, tensors: Sequence[Feeds]
     ) -> Verdict:
         """Run a graph and the module's calls, and compare; in float32 if the graph computes in half precision."""
         examples = [{name: to_array(tensor) for name, tensor in feeds.items()} for feeds in tensors]
@@ -498,8 +494,7 @@ class _ExportJob:
             generated = check.run(attention_window(module), steps, self._seed)
         if generated.failures:
             raise VerificationFailed(
-                f"the exported decoder does not generate what the module does: {generated.failures[0]}",
-                hint=_ANYWAY,
+                f"the exported decoder does not generate what the module does: {generated.failures[0]}", hint=_ANYWAY
             )
         gaps = generated.not_covered
         verdict = structs.replace(

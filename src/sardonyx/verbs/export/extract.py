@@ -257,12 +257,7 @@ def _tensors_of_call(calls: Sequence[Captured], cut: cutting.Extract) -> tuple[d
 
 
 def _record(
-    whole: Tagged,
-    cut: cutting.Extract,
-    verified: _Verified,
-    result: Artifact,
-    call: int,
-    seconds: dict[str, float],
+    whole: Tagged, cut: cutting.Extract, verified: _Verified, result: Artifact, call: int, seconds: dict[str, float]
 ) -> Extracted:
     producers = {value.name: origins.owner(node) for node in whole.model.graph for value in node.outputs}
     inspection = inspect(cut.model)
