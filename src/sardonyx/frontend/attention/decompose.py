@@ -336,7 +336,11 @@ def decompose(
         if traced is not None and not why:
             return traced
         try:
-            example = example or _derived(plain, why)
+            try:
+                example = example or _example(plain, None, None)
+            except UsageError as error:
+                what = f"{why}; torch.export needs example inputs, and {error.message}"
+                raise ModelError(what, hint="give example inputs") from error
             axes: Mapping[str, Mapping[int, str]] = {}
             if dynamic is not None:
                 from sardonyx.frontend.inputs.examples import resolve_dynamic
@@ -446,12 +450,3 @@ def _example(model: nn.Module, inputs: Inputs, kwargs: Mapping[str, Any] | None)
     from sardonyx.frontend.models import Resolved
 
     return example_for(model, Resolved(model, None, None, type(model).__name__), inputs, kwargs, seed=0)
-
-
-def _derived(model: nn.Module, why: str) -> Example:
-    try:
-        return _example(model, None, None)
-    except UsageError as error:
-        raise ModelError(
-            f"{why}; torch.export needs example inputs, and {error.message}", hint="give example inputs"
-        ) from error

@@ -44,6 +44,7 @@ from sardonyx.frontend.attention.roles import (
 
 _ARRANGING_HEADS = ARRANGING | {"repeat"}
 _ELLIPSIS = "*"
+_EXAMPLES = "example inputs are needed to decide"
 _PRODUCTS = frozenset({"matmul", "baddbmm", "einsum"})
 _GROUPINGS = frozenset({"view", "expand", "unflatten", "flatten", "unsqueeze", "squeeze"})
 _METADATA = frozenset({"size", "new_ones", "prototype"})
@@ -150,9 +151,7 @@ def _require_last_axis(softmax: GraphCall) -> None:
     if not isinstance(dim, int):
         raise _NoAttention("the axis of the softmax is not written in the graph")
     if not rank.exact:
-        raise _NoAttention(
-            f"the softmax is over axis {dim}, which may not be the last: example inputs are needed to decide"
-        )
+        raise _NoAttention(f"the softmax is over axis {dim}, which may not be the last: {_EXAMPLES}")
     if dim % rank.least != rank.least - 1:
         raise _NoAttention(f"the softmax is over axis {dim}, not over the keys")
 
@@ -290,9 +289,7 @@ def _regroup(call: GraphCall) -> Regroup:
     """Return a regrouping of the leading axes, which must not change the last two."""
     old, new = shape_of(call.get("x")), shape_of(call.node)
     if old is None or new is None:
-        raise _NoAttention(
-            f"{_described(call.node)} may regroup rows and columns of the scores: example inputs are needed to decide"
-        )
+        raise _NoAttention(f"{_described(call.node)} may regroup rows and columns of the scores: {_EXAMPLES}")
     if len(old) < 2 or len(new) < 2 or not same_sizes(old[-2:], new[-2:]):
         raise _NoAttention(f"{_described(call.node)} regroups rows or columns of the scores")
     if call.name == "expand" and not same_sizes(old, new):
@@ -319,18 +316,16 @@ def _scores_of(call: GraphCall) -> _Scores:
         scaled = (Scale(call.node, alpha),) if alpha != 1 else ()
         added = (Bias(call.node, call.get("x"), float(beta)),) if beta != 0 else ()
         return _Scores(call.node, Operand(call.get("y")), _keys_of(call.get("z")), (*scaled, *added))
-    (left, right, result), (first, second) = _equation(call), call.get("operands")
+    equation, (left, right, result), (first, second) = call.get("equation"), _equation(call), call.get("operands")
     if result[-1] in left:
         left, right, first, second = right, left, second, first
     lead, row, column = result[:-2], result[-2:-1], result[-1:]
     shared = [label for label in left if label in right and label not in result]
     if len(shared) != 1 or column in left or row in right:
-        raise _NoAttention(f"the equation {call.get('equation')!r} is not a product of queries and keys")
+        raise _NoAttention(f"the equation {equation!r} is not a product of queries and keys")
     query, key = _permuted(first, left, lead + row + shared[0]), _permuted(second, right, lead + column + shared[0])
     if query is None or key is None:
-        raise _NoAttention(
-            f"the equation {call.get('equation')!r} broadcasts an operand over axes that it does not have"
-        )
+        raise _NoAttention(f"the equation {equation!r} broadcasts an operand over axes that it does not have")
     return _Scores(call.node, query, key)
 
 
@@ -344,22 +339,20 @@ def _mix_of(call: GraphCall, weights: fx.Node) -> _Mix:
         return _Mix(call.node, Operand(call.get("y")))
     if call.name == "baddbmm":
         raise _NoAttention("the product of the weights has a third term")
-    (left, right, result), (first, second) = _equation(call), call.get("operands")
+    equation, (left, right, result), (first, second) = call.get("equation"), _equation(call), call.get("operands")
     if first is not weights:
         left, right, first, second = right, left, second, first
     lead, row, column = left[:-2], left[-2:-1], left[-1:]
     features = [label for label in right if label not in left]
     mixes = column in right and column not in result and row in result and row not in right and len(features) == 1
     if second is weights or not mixes:
-        raise _NoAttention(
-            f"the equation {call.get('equation')!r} does not multiply values over the weights' last axis"
-        )
+        raise _NoAttention(f"the equation {equation!r} does not multiply values over the weights' last axis")
     value, labels = _permuted(second, right, lead + column + features[0]), lead + row + features[0]
     if value is None or sorted(labels) != sorted(result):
-        raise _NoAttention(f"the equation {call.get('equation')!r} broadcasts or sums other axes")
+        raise _NoAttention(f"the equation {equation!r} broadcasts or sums other axes")
     perm = tuple(labels.index(label) for label in result)
     if _ELLIPSIS in labels and perm != tuple(range(len(perm))):
-        raise _NoAttention(f"the equation {call.get('equation')!r} permutes axes around an ellipsis")
+        raise _NoAttention(f"the equation {equation!r} permutes axes around an ellipsis")
     return _Mix(call.node, value, None if perm == tuple(range(len(perm))) else perm)
 
 

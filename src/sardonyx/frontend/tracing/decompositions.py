@@ -209,7 +209,13 @@ class _Rewriter:
             if replacement is None:
                 stays = self._stays(target) and not torch.is_autocast_enabled("cpu")  # which casts its operands
                 return self._copied(node, renewed) if stays else self._decomposed(node, renewed, target)
-            return _of_the_same_type(self._decomposed(node, renewed, replacement), node)
+            result = self._decomposed(node, renewed, replacement)
+            new, old = (each.meta.get("val") if isinstance(each, Node) else None for each in (result, node))
+            if not isinstance(new, torch.Tensor) or not isinstance(old, torch.Tensor):
+                raise NotLocalError
+            if new.dtype != old.dtype or list(new.shape) != list(old.shape):  # of the written memory
+                raise NotLocalError
+            return result
         if target is _NO_GRADIENTS:  # gradients do not matter here
             _enabled, body, *operands = node.args
             return self._inlined(renewed[body], [renewed[operand] for operand in operands])
@@ -329,13 +335,3 @@ def _description(value: Any) -> Any:
     if not isinstance(value, torch.Tensor):
         return str(value)
     return value.dtype, value.device, str(value.shape), str(value.stride()), str(value.storage_offset())
-
-
-def _of_the_same_type(replacement: Any, node: Any) -> Any:
-    """Return the replacement of a write if it has the type and shape of the written memory."""
-    new, old = (x.meta.get("val") for x in (replacement, node)) if isinstance(replacement, Node) else (None, None)
-    if not isinstance(new, torch.Tensor) or not isinstance(old, torch.Tensor):
-        raise NotLocalError
-    if new.dtype != old.dtype or list(new.shape) != list(old.shape):
-        raise NotLocalError
-    return replacement

@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import traceback
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -31,7 +31,6 @@ from sardonyx.records import provenance as p
 
 Exporter = Literal["dynamo", "torchscript"]
 _EXPORTERS = {"dynamo": dynamo.export, "torchscript": torchscript.export}
-OTHER: dict[str, Exporter] = {"dynamo": "torchscript", "torchscript": "dynamo"}
 _TORCH_PREFIX = "pkg.torch."
 _LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[2]), "<frozen")
 
@@ -132,7 +131,11 @@ def _export_error(error: BaseException) -> SardonyxError:
         return OutputError("no space is left for temporary files", hint="free some, or set TMPDIR to another folder")
     if isinstance(first, ModuleNotFoundError) and first.name == "onnxscript":
         return missing("onnxscript", "torch's exporters need")
-    why = _why(first)
+    why = reason(first)
+    frames = [frame for frame in traceback.extract_tb(first.__traceback__) if not is_library(frame.filename)]
+    if isinstance(first, GuardOnDataDependentSymNode) and frames:  # with the model's line of code
+        frame, line = frames[-1], (frames[-1].line or "").rstrip(":")
+        why = f"control flow depends on values: {Path(frame.filename).name}:{frame.lineno}: {line}"
     return NotExportable(
         f"torch cannot export the model: {why}",
         hint="give other `inputs`, or write data-dependent code with torch.where or torch.cond",
@@ -145,45 +148,9 @@ def is_library(file: str) -> bool:
     return file.startswith(_LIBRARIES)
 
 
-def _why(error: BaseException) -> str:
-    """Return a reason in one line; for control flow that depends on values, with the model's line of code."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not is_library(frame.filename)]
-    if not isinstance(error, GuardOnDataDependentSymNode) or not frames:
-        return reason(error)
-    frame, line = frames[-1], (frames[-1].line or "").rstrip(":")
-    return f"control flow depends on values: {Path(frame.filename).name}:{frame.lineno}: {line}"
-
-
 def _cause(error: BaseException) -> BaseException:
     while error.__cause__ is not None:  # torch wraps its reasons in advice
         error = error.__cause__
-    return error
-
-
-class Attempt(Struct, frozen=True):
-    """A verified export with the other exporter."""
-
-    trials: int
-    is_complete: bool  # inputs on both sides of every branch were compared
-    notes: Sequence[str]  # limits of the graph
-
-
-def with_hint(error: SardonyxError, exporter: Exporter, attempt: Callable[[Exporter], Attempt]) -> SardonyxError:
-    """Return the error with a hint on the other exporter if that succeeds, or with its reason if it fails as well."""
-    other = OTHER[exporter]
-    try:
-        made = attempt(other)
-    except NotExportable as second:
-        if not isinstance(error, NotExportable):
-            return error
-        both = f"torch cannot export the model: {exporter}: {error.why}; {other}: {second.why}"
-        return NotExportable(both, hint=error.hint or "", why=error.why)
-    except SardonyxError:
-        return error
-    if made.is_complete:
-        limits = f" ({'; '.join(made.notes)})" if made.notes else ""
-        advice = f'use `exporter="{other}"`, which matches PyTorch on {made.trials} trials{limits}'
-        error.hint = advice if error.hint is None else f"{advice}; or {error.hint}"
     return error
 
 

@@ -20,7 +20,7 @@ from torch.onnx import ONNXProgram
 from sardonyx.common import gc_pause
 from sardonyx.common.atomic_write import check_free, check_free_folder, draft_folder
 from sardonyx.common.temporary import temporary_folder
-from sardonyx.errors import ModelError, UsageError, VerificationFailed, check_choice
+from sardonyx.errors import ModelError, SardonyxError, UsageError, VerificationFailed, check_choice
 from sardonyx.frontend.inputs.dynamic import dim_terms, larger_examples
 from sardonyx.frontend.inputs.examples import Dims, DynamicDims, Inputs, example_for, resolve_dynamic, unpadded
 from sardonyx.frontend.inputs.facts import Facts
@@ -37,7 +37,7 @@ from sardonyx.frontend.tracing.engine import TorchEngine, to_array
 from sardonyx.frontend.tracing.graph_names import Axes, with_lowest_limits
 from sardonyx.frontend.tracing.prepare import prepared
 from sardonyx.frontend.tracing.rehearsal import CallsInARow, StateMode, mode_notes, with_state
-from sardonyx.frontend.tracing.traced import Attempt, Exporter, TagStyle, with_hint
+from sardonyx.frontend.tracing.traced import Exporter, NotExportable, TagStyle
 from sardonyx.ir import io, metadata
 from sardonyx.ir.io.decoder_folder import move_into
 from sardonyx.ir.origins import HasModel, is_program
@@ -259,17 +259,31 @@ def _export(
         ModelError, VerificationFailed: With a hint on the other exporter if its graph matches the module.
     """
 
-    def attempt(exporter: Exporter) -> Attempt:
-        other = structs.replace(settings, exporter=exporter, verify=True, optimize=False)
-        job, fewer = with_fewer_dims(call, dims, functools.partial(_trace, call, examples, other))
-        trials = len(job.verdict.trials) if job.verdict is not None else 0
-        is_complete = all(branch.trial is not None for branch in job.branches)
-        return Attempt(trials, is_complete, (*fewer.notes[len(dims.notes) :], *job.notes))
+    def run(settings: _Settings) -> tuple[_ExportJob, DynamicDims]:
+        return with_fewer_dims(call, dims, functools.partial(_trace, call, examples, settings))
 
     try:
-        return with_fewer_dims(call, dims, functools.partial(_trace, call, examples, settings))
+        return run(settings)
     except (ModelError, VerificationFailed) as error:
-        hinted = with_hint(error, settings.exporter, attempt)
+        first, hinted = settings.exporter, error
+        other: Exporter = "torchscript" if first == "dynamo" else "dynamo"
+        try:
+            job, fewer = run(structs.replace(settings, exporter=other, verify=True, optimize=False))
+        except NotExportable as second:
+            if isinstance(error, NotExportable):
+                both = f"torch cannot export the model: {first}: {error.why}; {other}: {second.why}"
+                hinted = NotExportable(both, hint=error.hint or "", why=error.why)
+        except SardonyxError:
+            pass
+        else:
+            if all(branch.trial is not None for branch in job.branches):  # both sides of every branch were compared
+                notes = (*fewer.notes[len(dims.notes) :], *job.notes)
+                trials, limits = (
+                    len(job.verdict.trials) if job.verdict else 0,
+                    f" ({'; '.join(notes)})" if notes else "",
+                )
+                advice = f'use `exporter="{other}"`, which matches PyTorch on {trials} trials{limits}'
+                error.hint = advice if error.hint is None else f"{advice}; or {error.hint}"
         if hinted is error:
             raise  # an error that is its own cause would be an endless chain
         raise hinted from error
