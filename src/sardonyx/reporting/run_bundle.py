@@ -74,14 +74,14 @@ class RunBundle(Struct, frozen=True):
         return {device: two for device, two in both.items() if two is not None}
 
     @property
-    def point(self) -> Point | None:
-        """The times of source and result at the first measured size, or None."""
-        return None if self.bench is None else _point(self.run, self.bench)
-
-    @property
     def timed(self) -> Benchmark | None:
         """The benchmark of source and result alone, at the first measured size, or None."""
-        return None if self.bench is None or self.point is None else _of_two(self.run, self.bench, self.point)
+        return None if self.bench is None else _of_two(self.run, self.bench)
+
+    @property
+    def point(self) -> Point | None:
+        """The times of source and result at the first measured size, or None."""
+        return None if self.timed is None else self.timed.points[0]
 
     @property
     def compared(self) -> Comparison | None:
@@ -89,20 +89,13 @@ class RunBundle(Struct, frozen=True):
         return None if self.point is None else self.point.timings[1].against_first
 
 
-def _point(made: Run | Quantization, bench: Benchmark) -> Point | None:
-    two = _two(made, bench.files, lambda file: file.path or file.label)
-    if two is None:
-        return None
-    before, after = map(bench.files.index, two)
-    timings = bench.points[0].timings
-    if before:
-        return None  # the result was compared with another file than the source
-    return replace(bench.points[0], timings=(timings[before], timings[after]))
-
-
-def _of_two(made: Run, bench: Benchmark, point: Point) -> Benchmark:
+def _of_two(made: Run | Quantization, bench: Benchmark) -> Benchmark | None:
+    """Return the benchmark of source and result alone, at the first size; None if the source is not the reference."""
     files = _two(made, bench.files, lambda file: file.path or file.label)
-    assert files is not None, "a point has the times of both files"
+    if files is None or bench.files.index(files[0]):
+        return None
+    timings = bench.points[0].timings
+    point = replace(bench.points[0], timings=(timings[0], timings[bench.files.index(files[1])]))
     return replace(bench, files=files, points=(point,))
 
 
@@ -133,7 +126,8 @@ class QuantizationBundle(Struct, frozen=True):
     @property
     def point(self) -> Point | None:
         """The times of source and result at the first measured size, or None."""
-        return None if self.bench is None else _point(self.quantization, self.bench)
+        timed = None if self.bench is None else _of_two(self.quantization, self.bench)
+        return None if timed is None else timed.points[0]
 
 
 Record = Run | Export | Benchmark | Profile | Analysis | Location | Quantization | Placement | OutsideRecord
@@ -177,8 +171,7 @@ def record_groups(sources: Sequence[Source]) -> list[RecordGroup]:
     Raises:
         UsageError: a source does not exist, or is not a record that a report shows.
     """
-    loose: list[LocatedRecord] = []
-    folders: list[RecordGroup] = []
+    loose, folders = list[LocatedRecord](), list[RecordGroup]()
     for source in sources:
         if not isinstance(source, (str, Path)):
             loose.append(LocatedRecord(source))
@@ -198,20 +191,16 @@ def record_groups(sources: Sequence[Source]) -> list[RecordGroup]:
 
 def _in_folder(folder: Path) -> RecordGroup:
     """Return the records of a folder that a report shows, and the names of those that cannot be read."""
-    records: list[LocatedRecord] = []
-    left_out: list[str] = []
-    shown = {kind.record_tag() for kind in _SHOWN}
-    known = reading.kinds()
+    records, left_out = list[LocatedRecord](), list[str]()
+    shown, known = {kind.record_tag() for kind in _SHOWN}, reading.kinds()
     for path in sorted(folder.glob("*.json")):
         tag = reading.tag_of(path)
-        if tag not in shown and (tag is None or tag in known or kind_of(tag) is None):
-            continue
-        try:
-            record = reading.read_file(path, path.name, HOW)
-        except UsageError as error:
-            left_out.append(f"{error.message}: left out")
-            continue
-        records.append(LocatedRecord(cast("Record", record), path))  # by its tag
+        if tag in shown or (tag is not None and tag not in known and kind_of(tag) is not None):
+            try:
+                record = cast("Record", reading.read_file(path, path.name, HOW))  # by its tag
+                records.append(LocatedRecord(record, path))
+            except UsageError as error:
+                left_out.append(f"{error.message}: left out")
     return RecordGroup(str(folder), tuple(records), folder=True, left_out=tuple(left_out))
 
 
@@ -237,6 +226,8 @@ _FIELDS: tuple[tuple[type[Record], str], ...] = (
     (Analysis, "analysis"),
     (Location, "location"),
     (Quantization, "quantization"),
+    (Placement, "placements"),
+    (OutsideRecord, "outside"),
 )
 
 
@@ -253,7 +244,7 @@ def quantization_bundles(groups: Iterable[RecordGroup]) -> list[QuantizationBund
     """Return a bundle for each quantization of a model that has no run among the records, with distinct labels."""
     listed = list(groups)
     runs = [run for group in listed for _located, run in runs_of(group)]
-    found: dict[int, tuple[QuantizationBundle, LocatedRecord]] = {}
+    found: dict[int, tuple[QuantizationBundle, LocatedRecord]] = {}  # once, also if given beside several folders
     for group in listed:
         for located in group.records:
             record = located.record
@@ -262,7 +253,7 @@ def quantization_bundles(groups: Iterable[RecordGroup]) -> list[QuantizationBund
                 bench = next((each for each in others if isinstance(each, Benchmark)), None)
                 location = next((each for each in others if isinstance(each, Location)), None)
                 bundle = QuantizationBundle(_model_name(record.source), record, bench, location, notes=group.left_out)
-                found[id(located)] = bundle, located  # once, also if it was given beside several folders
+                found[id(located)] = bundle, located
     return list(_distinct(list(found.values())))
 
 
@@ -275,60 +266,52 @@ def _of_group(group: RecordGroup) -> Iterator[tuple[RunBundle, LocatedRecord]]:
         hint = "name the records themselves, or give each run a folder of its own"
         raise UsageError(f"{group.place} contains several runs: {names}", hint=hint)
     others = [other for other in group.records if not any(other is located for located, _run in runs)]
-    taken: set[int] = set()
     for located, run in runs:
         export = located.record if isinstance(located.record, Export) else None
         named = run.source if export is None else run.result  # by the exported file
-        bundle = RunBundle(_model_name(named), run, export=export, notes=group.left_out)
+        bundle = RunBundle(_model_name(named), run, export=export)
+        notes = [*group.left_out]
         for other in others:
-            if not belongs(other.record, run):
-                continue
-            taken.add(id(other))
-            if isinstance(other.record, OutsideRecord):
-                bundle = replace(bundle, outside=(*bundle.outside, other.record))
-                continue
-            if isinstance(other.record, Placement):
-                bundle = replace(bundle, placements=(*bundle.placements, other.record))
-                continue
-            field = next(field for kind, field in _FIELDS if isinstance(other.record, kind))
-            if getattr(bundle, field) is None:
-                fitting: dict[str, Any] = {field: other.record}
-                bundle = replace(bundle, **fitting)
-            else:
-                bundle = replace(bundle, notes=(*bundle.notes, f"{other.name}: {other.record.title} is already given"))
-        yield replace(bundle, notes=(*bundle.notes, *_unrelated(others, taken, len(runs)))), located
-
-
-def _unrelated(others: Sequence[LocatedRecord], taken: set[int], runs: int) -> Iterator[str]:
-    """Yield notes about records that belong to no run, if there is a single run; quantizations have their own pages."""
-    for other in others if runs == 1 else ():
-        if id(other) not in taken and not isinstance(other.record, Quantization):
-            yield f"{other.name} is {other.record.title} of other files: left out"
+            record = other.record
+            if belongs(record, run):
+                field = next(field for kind, field in _FIELDS if isinstance(record, kind))
+                given = getattr(bundle, field)
+                if given is None or isinstance(given, tuple):
+                    fitting: dict[str, Any] = {field: record if given is None else (*given, record)}
+                    bundle = replace(bundle, **fitting)
+                else:
+                    notes.append(f"{other.name}: {record.title} is already given")
+        if len(runs) == 1:  # quantizations have their own pages
+            apart = [o for o in others if not belongs(o.record, run) and not isinstance(o.record, Quantization)]
+            notes += [f"{other.name} is {other.record.title} of other files: left out" for other in apart]
+        yield replace(bundle, notes=tuple(notes)), located
 
 
 def belongs(record: Record, run: Run | Quantization) -> bool:
     """Return whether a record is about both files of a run, an export about the source, a quantization about one."""
+    one: list[tuple[str | None, str | None]] = []  # the path and the hash of a file that is one of the two
+    both: list[tuple[str | None, str | None]] = []  # of files among which both are
     match record:
         case Export():
             return _is_same(run.source, record.result.path, record.result.sha256)
         case Quantization():
-            return any(_is_same(side, record.source.path, record.source.sha256) for side in (run.source, run.result))
-        case Benchmark():
-            files = [(file.path or file.label, file.sha256) for file in record.files]
+            one = [(record.source.path, record.source.sha256)]
         case Placement():
-            return any(_is_same(side, record.model, None) for side in (run.source, run.result))
-        case Profile():
-            files = [(model.path or model.label, None) for model in record.models]
-        case Analysis():
-            files = [(form.name, None) for form in record.forms]
-        case Location():
-            files = [(model.name, None) for model in (record.first, record.second)]
+            one = [(record.model, None)]
         case OutsideRecord():
-            sides = (run.source, run.result)
-            return any(_is_same(side, path, None) for side in sides for path in record.models)
+            one = [(path, None) for path in record.models]
+        case Benchmark():
+            both = [(file.path or file.label, file.sha256) for file in record.files]
+        case Profile():
+            both = [(model.path or model.label, None) for model in record.models]
+        case Analysis():
+            both = [(form.name, None) for form in record.forms]
+        case Location():
+            both = [(model.name, None) for model in (record.first, record.second)]
         case _:
             return False
-    return all(any(_is_same(side, *file) for file in files) for side in (run.source, run.result))
+    found = [any(_is_same(side, *file) for file in one or both) for side in (run.source, run.result)]
+    return any(found) if one else all(found)
 
 
 def _is_same(artifact: Artifact, path: str | None, sha256: str | None) -> bool:

@@ -62,37 +62,25 @@ def _tree(counted: Iterable[ModuleCount], profiled: Sequence[ProfiledModel] = ()
     counts = {module.path: module for module in counted}
     times = [{module.path: module.self_ms for module in model.modules} for model in profiled]
     tags = {path: module.tag for path, module in counts.items()}
-    for model in profiled:
-        for module in model.modules:
-            if module.self_ms:
-                tags.setdefault(module.path, module.tag)
-    nodes = [(path, tag, _nodes(counts.get(path))) for path, tag in tags.items()] or [("", "", (0, 0))]
+    for module in (module for model in profiled for module in model.modules if module.self_ms):
+        tags.setdefault(module.path, module.tag)
+    nothing = ModuleCount("", "", 0, 0)
+    found = [(path, tag, counts.get(path, nothing)) for path, tag in tags.items()] or [("", "", nothing)]
+    nodes = [(path, tag, (count.before, count.after)) for path, tag, count in found]
     rows = tuple(tree_rows(nodes, View(verbose=True)))
     kinds = {path: row.branch.tag for row in rows for path in row.paths}
     root = tree.build((tree.Entry(path, kinds.get(path, ""), numbers) for path, _tag, numbers in nodes), 2, fold=False)
-    modules, parents = _in_order(root)
-    own: dict[str, Amounts] = {}
-    for branch in modules:
-        count, spent = counts.get(branch.path), (round(by_path.get(branch.path, 0.0), DIGITS) for by_path in times)
-        stored = (0, 0, 0) if count is None else (count.parameters, count.bytes_before, count.bytes_after)
-        own[branch.path] = (*_nodes(count), *stored, *spent)
-    return ModuleTree(modules, parents, own, tags, rows, timed=bool(times))
-
-
-def _nodes(count: ModuleCount | None) -> tuple[int, int]:
-    return (0, 0) if count is None else (count.before, count.after)
-
-
-def _in_order(root: tree.Branch) -> tuple[tuple[tree.Branch, ...], tuple[int, ...]]:
-    modules: list[tree.Branch] = []
-    parents: list[int] = []
+    modules, parents, own = list[tree.Branch](), list[int](), dict[str, Amounts]()
     stack = [(root, -1)]
     while stack:
         branch, parent = stack.pop()
         stack.extend((child, len(modules)) for child in reversed(branch.children))
         modules.append(branch)
         parents.append(parent)
-    return tuple(modules), tuple(parents)
+        count, spent = counts.get(branch.path, nothing), (by_path.get(branch.path, 0.0) for by_path in times)
+        stored = (count.parameters, count.bytes_before, count.bytes_after)
+        own[branch.path] = (count.before, count.after, *stored, *(round(time, DIGITS) for time in spent))
+    return ModuleTree(tuple(modules), tuple(parents), own, tags, rows, timed=bool(times))
 
 
 def island(modules: ModuleTree, run: Run) -> dict[str, Any]:
@@ -141,24 +129,13 @@ AT_ONCE = 40  # rows that a page without a script shows
 DEEPEST = 3  # levels among them
 
 
-class Line(Struct, frozen=True):
-    """A module, or several equal ones together, as the page shows it before its script starts."""
-
-    path: str  # of the first
-    label: str
-    copies: int
-    kind: str
-    depth: int
-    precisions: str  # of the modules below it; empty if nothing was quantized
-    cells: tuple[str, ...]
-    before: float  # share of all nodes or bytes of the larger graph, in percent
-    after: float
-
-
 def section(bundle: RunBundle) -> Section:
     """Return the upper levels of the tree as markup, and the whole tree as data."""
-    modules = module_tree(bundle)
-    return Section("modules", "Modules", _markup(modules, {}, _profiled(bundle)), island(modules, bundle.run))
+    modules, profiled = module_tree(bundle), None
+    if bundle.profiled is not None:  # the times that those of the modules are part of
+        kernels, runs = ([ms(getattr(each, of)) for each in bundle.profiled] for of in ("kernel_ms", "plain_ms"))
+        profiled = {"kernels": fmt.from_to(*kernels), "runs": fmt.from_to(*runs)}
+    return Section("modules", "Modules", _markup(modules, {}, profiled), island(modules, bundle.run))
 
 
 def quantized_section(quantization: Quantization, precisions: Mapping[str, str]) -> Section:
@@ -184,39 +161,31 @@ def _markup(modules: ModuleTree, precisions: Mapping[str, set[str]], profiled: d
     return rendered("modules", lines=lines, timed=modules.timed, untimed=untimed, profiled=profiled, **sizes)
 
 
-def _profiled(bundle: RunBundle) -> dict[str, str] | None:
-    """Return the time in kernels and of whole runs before and after, which the times of the modules are part of."""
-    if bundle.profiled is None:
-        return None
-    before, after = bundle.profiled
-    return {
-        "kernels": fmt.from_to(ms(before.kernel_ms), ms(after.kernel_ms)),
-        "runs": fmt.from_to(ms(before.plain_ms), ms(after.plain_ms)),
-    }
+def _line(row: tree.Row, totals: Mapping[str, Amounts], precisions: Mapping[str, set[str]]) -> dict[str, Any]:
+    """Return a row as the page shows it before its script starts.
 
-
-def _line(row: tree.Row, totals: Mapping[str, Amounts], precisions: Mapping[str, set[str]]) -> Line:
-    """Return a row; its bars show the bytes if something was quantized, otherwise the nodes."""
+    Its bars show the bytes if something was quantized, otherwise the nodes, in percent of those of the larger graph.
+    """
     first = COLUMNS.index("bytes_before" if precisions else "nodes_before")
     most = max(*totals[""][first : first + 2], 1)
     summed = [sum(column) for column in zip(*(totals[path] for path in row.paths), strict=True)]
     before, after, parameters, bytes_before, bytes_after, *times = summed
-    return Line(
-        row.branch.path,
-        fmt.module(row.branch.label),
-        row.branch.copies,
-        fmt.name(row.branch.tag),
-        row.depth,
-        ", ".join(sorted({each for path in row.paths for each in precisions.get(path, ())})),
-        (
+    return {
+        "path": row.branch.path,
+        "label": fmt.module(row.branch.label),
+        "copies": row.branch.copies,
+        "kind": fmt.name(row.branch.tag),
+        "depth": row.depth,
+        "precisions": ", ".join(sorted({each for path in row.paths for each in precisions.get(path, ())})),
+        "cells": (
             *(fmt.count(int(nodes)) for nodes in (before, after)),
             fmt.amount(int(parameters)) if parameters else "·",
             *(fmt.size(int(octets)) if octets else "·" for octets in (bytes_before, bytes_after)),
-            *(ms(time) for time in times),
+            *map(ms, times),
         ),
-        round(100 * summed[first] / most, 2),
-        round(100 * summed[first + 1] / most, 2),
-    )
+        "before": round(100 * summed[first] / most, 2),
+        "after": round(100 * summed[first + 1] / most, 2),
+    }
 
 
 UNTIMED = "No times: run sardonyx optimize MODEL --run FOLDER, and report the folder."
@@ -259,14 +228,11 @@ def map_picture(bundle: RunBundle, measure: Measure) -> svg.Picture | None:
 def shared_colors(tree: ModuleTree) -> dict[str, int]:
     """Return the colours of the largest families of modules, the same for all measures."""
     shares: list[Amount] = []
-    for column in COLUMNS:
+    for place, column in enumerate(COLUMNS):
         if column != "parameters" and (tree.timed or not column.startswith("ms")):
-            place = COLUMNS.index(column)
             total = sum(amounts[place] for amounts in tree.own.values()) or 1.0
-            shares += [
-                Amount(branch.path, branch.tag, tree.own[branch.path][place] / total, 0.0, "")
-                for branch in tree.modules
-            ]
+            own = ((branch, tree.own[branch.path][place] / total) for branch in tree.modules)
+            shares += (Amount(branch.path, branch.tag, share, 0.0, "") for branch, share in own)
     return families(shares)
 
 

@@ -63,12 +63,14 @@ def section(bundle: RunBundle) -> Section:
 
 def _alarms(run: Run) -> list[str]:
     alarms: list[str] = []
+    failed = failure(run.verdict)
+    failed = failed[:1].upper() + failed[1:]
     if run.status != "done":
-        alarms.append(f"{_capital(failure(run.verdict))}. Nothing was written.")
+        alarms.append(f"{failed}. Nothing was written.")
     elif run.verdict is None:
         alarms.append("Not verified: verification was switched off, so whether both files compute the same is unknown.")
     elif not run.verdict.passed:
-        alarms.append(f"{_capital(failure(run.verdict))}.")
+        alarms.append(f"{failed}.")
     if run.rolled_back:
         undone = "was undone" if len(run.rolled_back) == 1 else "were undone"
         rewrites = fmt.plural(len(run.rolled_back), "rewrite")
@@ -108,52 +110,35 @@ def _pace_words(compared: Comparison) -> str:
 
 def _pace(bundle: RunBundle) -> Pace | None:
     """Return the time from the benchmark, otherwise from tuning, or None if neither was measured."""
-    measured = bundle.bench
-    if measured is not None and bundle.point is not None and (compared := bundle.compared) is not None:
-        rounds = f"median of {fmt.plural(compared.rounds, 'round')}"
-        sizes = bench.size(bundle.point.sizes)
-        threads = int(measured.options["threads"])
+    timed, point, compared = bundle.bench, bundle.point, bundle.compared
+    if timed is not None and point is not None and compared is not None:
+        threads, busy = int(timed.options["threads"]), timed.machine.busy
         caveats = [fmt.plural(threads, "thread")]
-        if (busy := measured.machine.busy) is not None:
-            caveats.append(
-                f"busy machine: other processes used {100 * busy:.0f} % of the CPU, which widens the interval"
-            )
-        if len(measured.points) > 1:
-            caveats.append(f"the first of {len(measured.points)} sizes; “Measured” has all")
-        return Pace(
-            compared,
-            _times(*(timing.median for timing in bundle.point.timings)),
-            ", ".join(filter(None, (rounds, sizes))),
+        if busy is not None:
+            share = f"{100 * busy:.0f} % of the CPU"
+            caveats.append(f"busy machine: other processes used {share}, which widens the interval")
+        if len(timed.points) > 1:
+            caveats.append(f"the first of {len(timed.points)} sizes; “Measured” has all")
+        before, after = (f"{bench.milliseconds(timing.median)} ms" for timing in point.timings)
+        rounds = f"median of {fmt.plural(compared.rounds, 'round')}"
+        how = (
             "Both files ran in turns, round by round; the ratio is paired by round, with a 95 % interval. "
             f"The source against itself differed by {bench.percent(compared.floor)} %, and less than that counts "
-            "as no difference. “Measured” has the medians of both files.",
-            threads,
-            busy is not None,
-            tuple(caveats),
+            "as no difference. “Measured” has the medians of both files."
         )
-    return _tuned(bundle.run)
-
-
-def _times(before: float, after: float) -> str:
-    return fmt.from_to(*(f"{bench.milliseconds(seconds)} ms" for seconds in (before, after)))
-
-
-def _tuned(run: Run) -> Pace | None:
-    if run.tuning is None:
+        where = ", ".join(filter(None, (rounds, bench.size(point.sizes))))
+        return Pace(compared, fmt.from_to(before, after), where, how, threads, busy is not None, tuple(caveats))
+    tuning = bundle.run.tuning
+    paces = {} if tuning is None else {pace.name: pace for pace in tuning.standing}
+    source, chosen = paces.get("source"), None if tuning is None else paces.get(tuning.chosen)
+    if tuning is None or source is None or chosen is None or chosen is source:
         return None
-    paces = {pace.name: pace for pace in run.tuning.standing}
-    source, chosen = paces.get("source"), paces.get(run.tuning.chosen)
-    if source is None or chosen is None or chosen is source:
-        return None
-    return Pace(
-        as_comparison(chosen, run.tuning),
-        _times(source.milliseconds / 1000, chosen.milliseconds / 1000),
-        ", ".join(filter(None, ("measured while tuning", bench.size(run.tuning.sizes)))),
-        "From the last comparison of tuning, in which source and result ran in turns; the ratio has a 95 % interval.",
-        run.tuning.threads,
-        bool(run.tuning.notes),
-        (fmt.plural(run.tuning.threads, "thread"), *map(fmt.one_line, run.tuning.notes)),
-    )
+    before, after = (f"{bench.milliseconds(pace.milliseconds / 1000)} ms" for pace in (source, chosen))
+    where = ", ".join(filter(None, ("measured while tuning", bench.size(tuning.sizes))))
+    how = "From the last comparison of tuning, in which source and result ran in turns; the ratio has a 95 % interval."
+    caveats = (fmt.plural(tuning.threads, "thread"), *map(fmt.one_line, tuning.notes))
+    times = fmt.from_to(before, after)
+    return Pace(as_comparison(chosen, tuning), times, where, how, tuning.threads, bool(tuning.notes), caveats)
 
 
 def interval_places(compared: Comparison) -> dict[str, float]:
@@ -172,7 +157,7 @@ def _facts(bundle: RunBundle) -> Iterator[tuple[str, str]]:
     yield "Files", f"{file_name(run.source, run.before.bytes)} → {file_name(run.result, run.after.bytes)}"
     if run.verdict is not None and run.verdict.rewrites is not None:
         yield "Equality", claims_line(run.verdict.rewrites)
-    yield "Constants", fmt.from_to(fmt.size(run.before.bytes), fmt.size(run.after.bytes))
+    yield "Constants", fmt.sizes(run.before.bytes, run.after.bytes)
     machine = fmt.plural(environment.cpus, "core")
     if bundle.bench is not None:
         machine = bench.conditions(bundle.bench)["machine"]
@@ -198,8 +183,8 @@ def origin_facts(environment: Environment) -> Iterator[tuple[str, str]]:
 def machine_facts(environment: Environment, machine: str) -> Iterator[tuple[str, str]]:
     """Yield the machine and the versions of a record."""
     yield "Machine", fmt.one_line(f"{machine}; {environment.platform}")
-    packages = ", ".join(f"{package} {version}" for package, version in sorted(environment.packages.items()))
-    yield "Versions", fmt.one_line(f"sardonyx {environment.sardonyx}, Python {environment.python}, {packages}")
+    versions = fmt.versions(environment.packages)
+    yield "Versions", fmt.one_line(f"sardonyx {environment.sardonyx}, Python {environment.python}, {versions}")
 
 
 def file_name(artifact: Artifact, constants: int) -> str:
@@ -208,64 +193,6 @@ def file_name(artifact: Artifact, constants: int) -> str:
         return "a model in memory" if artifact.bytes else "not written"
     outside = " and external data" if artifact.bytes < constants else ""
     return f"{fmt.visible(PurePath(artifact.path).name)} ({fmt.size(artifact.bytes)}{outside})"
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
-class Row(Struct, frozen=True):
-    """One model."""
-
-    place: int
-    bundle: RunBundle
-
-    @property
-    def run_label(self) -> str:
-        """The name of the run if all are of one model, otherwise that of the model."""
-        return self.bundle.name or self.bundle.label
-
-    @property
-    def time(self) -> str:
-        """The time of the result as a multiple of that of the source, with its interval."""
-        return "not timed" if self.bundle.compared is None else ratio(self.bundle.compared)
-
-    @property
-    def finding(self) -> str:
-        """What the times allow to claim."""
-        return "" if self.bundle.compared is None else finding(self.bundle.compared)
-
-    @property
-    def caveats(self) -> str:
-        """Under which conditions it was timed."""
-        bench = self.bundle.bench
-        if bench is None or self.bundle.compared is None:
-            return ""
-        threads = fmt.plural(int(bench.options["threads"]), "thread")
-        return f"{threads}, busy machine" if bench.machine.busy is not None else threads
-
-    @property
-    def verification(self) -> str:
-        """The result of the verification."""
-        return verification(self.bundle.run.verdict)
-
-
-class Cell(Struct, frozen=True):
-    """What one pass did on one model."""
-
-    written: str
-    heat: int  # percent
-    good: bool  # less of it than before
-    hover: str
-
-
-class Matrix(Struct, frozen=True):
-    """Passes by models, in one measure."""
-
-    id: str
-    title: str
-    lines: tuple[tuple[str, tuple[Cell | None, ...]], ...]  # None: the pass did not run there
-    totals: tuple[str, ...]
 
 
 class _Measure(Struct, frozen=True):
@@ -298,17 +225,35 @@ def overview(bundles: Sequence[RunBundle]) -> Section | None:
         return None
     models = histories(bundles)
     places = {id(bundle): place for place, bundle in enumerate(recent(bundles))}
-    compared = [history.latest for history in models] if len(models) > 1 else recent(bundles)
-    columns = [Row(places[id(bundle)], bundle) for bundle in compared]
+    shown = [history.latest for history in models] if len(models) > 1 else recent(bundles)
+    columns = [_column(places[id(bundle)], bundle) for bundle in shown]
     markup = rendered(
         "overview",
         rows=columns if len(models) > 1 else [],
         histories=[_history(history, places) for history in models if len(history.runs) > 1],
         columns=columns,
-        matrices=[_matrix(compared, measure) for measure in _MEASURES],
+        matrices=[_matrix(shown, measure) for measure in _MEASURES],
     )
     title = "All models" if len(models) > 1 else f"History of {fmt.name(models[0].model)}"
     return Section("overview", title, markup)
+
+
+def _column(place: int, bundle: RunBundle) -> dict[str, Any]:
+    """Return one model, the time of its result as a multiple of that of the source, and how that was measured."""
+    timed, compared = bundle.bench, bundle.compared
+    caveats = ""
+    if timed is not None and compared is not None:
+        busy = ", busy machine" if timed.machine.busy is not None else ""
+        caveats = fmt.plural(int(timed.options["threads"]), "thread") + busy
+    return {
+        "place": place,
+        "bundle": bundle,
+        "run_label": bundle.name or bundle.label,  # the name of the run if all are of one model
+        "time": "not timed" if compared is None else ratio(compared),
+        "finding": "" if compared is None else finding(compared),
+        "caveats": caveats,
+        "verification": verification(bundle.run.verdict),
+    }
 
 
 def _history(history: History, places: Mapping[int, int]) -> dict[str, Any]:
@@ -324,25 +269,24 @@ def _history(history: History, places: Mapping[int, int]) -> dict[str, Any]:
     return {"title": section.title, "plots": plots, "table": html.write(section.blocks)}
 
 
-def _matrix(bundles: Sequence[RunBundle], measure: _Measure) -> Matrix:
+def _matrix(bundles: Sequence[RunBundle], measure: _Measure) -> dict[str, Any]:
+    """Return what each pass did on each model, None where it did not run."""
+
+    def cell(record: PassRecord | None, bundle: RunBundle) -> dict[str, Any] | None:
+        if record is None:
+            return None
+        number, whole = measure.of(record), measure.whole(bundle.run) or 1
+        written, less = measure.write(number), number <= 0 or measure.id == "rewrites"
+        hover = f"{record.name} on {bundle.label}: {measure.title} {written} of {fmt.count(whole)}"
+        heat = round(60 * strength(abs(number) / whole))  # percent
+        return {"written": written, "heat": heat, "good": less, "hover": fmt.one_line(hover)}
+
     records = [{record.name: record for record in bundle.run.passes} for bundle in bundles]
     names = dict.fromkeys(record.name for bundle in bundles for record in bundle.run.passes)
     active = [name for name in names if any(name in by_name and by_name[name].rewrites for by_name in records)]
-    lines = tuple(
-        (name, tuple(_cell(own.get(name), bundle, measure) for own, bundle in zip(records, bundles, strict=True)))
-        for name in active
-    )
-    totals = tuple(measure.write(sum(map(measure.of, bundle.run.passes))) for bundle in bundles)
-    return Matrix(measure.id, measure.title, lines, totals)
-
-
-def _cell(record: PassRecord | None, bundle: RunBundle, measure: _Measure) -> Cell | None:
-    if record is None:
-        return None
-    number, whole = measure.of(record), measure.whole(bundle.run) or 1
-    hover = f"{record.name} on {bundle.label}: {measure.title} {measure.write(number)} of {fmt.count(whole)}"
-    heat = round(60 * strength(abs(number) / whole))
-    return Cell(measure.write(number), heat, number <= 0 or measure.id == "rewrites", fmt.one_line(hover))
+    lines = [(name, [cell(own.get(name), at) for own, at in zip(records, bundles, strict=True)]) for name in active]
+    totals = [measure.write(sum(map(measure.of, bundle.run.passes))) for bundle in bundles]
+    return {"id": measure.id, "title": measure.title, "lines": lines, "totals": totals}
 
 
 # What changed from one run to another, first on a page of both.
