@@ -319,6 +319,13 @@ def location_document(location: Location, view: View) -> doc.Document:
     def names(modules: tuple[str, ...]) -> str:
         return listed([fmt.name(name) or "the model" for name in modules], most)
 
+    facts: dict[str, Text] = {
+        label: f"{fmt.name(model.name, 100)}, {fmt.one_line(model.runtime)}"
+        for label, model in (("first", location.first), ("second", location.second))
+    }
+    runs = f"{fmt.plural(location.runs, 'run')} in {fmt.seconds(location.seconds)}"
+    borders = fmt.plural(location.borders, "border value")
+    facts["compared"] = f"outputs and {borders}, inputs: {fmt.one_line(location.trial)}, {runs}"
     lines: list[Text] = []
     if module is not None:
         lines = [
@@ -341,7 +348,7 @@ def location_document(location: Location, view: View) -> doc.Document:
         notes.append(f"no common border in both models, so the module around it was compared: {around}")
     return doc.Document(
         title="Location",
-        head=(doc.Facts(location_facts(location)),),
+        head=(doc.Facts(facts),),
         blocks=(
             doc.Section("First module that differs", (doc.Notes(lines),)),
             doc.table_section("Share of the error, by module", headings, rows),
@@ -349,19 +356,6 @@ def location_document(location: Location, view: View) -> doc.Document:
         ),
         sentence=Span(location_sentence(location), Tone.STRONG if location.same else Tone.BAD),
     )
-
-
-def location_facts(location: Location) -> dict[str, Text]:
-    """Return the two models and what was compared."""
-    return {
-        **{
-            label: f"{fmt.name(model.name, 100)}, {fmt.one_line(model.runtime)}"
-            for label, model in (("first", location.first), ("second", location.second))
-        },
-        "compared": f"outputs and {fmt.plural(location.borders, 'border value')}, inputs: "
-        f"{fmt.one_line(location.trial)}, {fmt.plural(location.runs, 'run')} "
-        f"in {fmt.seconds(location.seconds)}",
-    }
 
 
 def location_sentence(location: Location) -> str:

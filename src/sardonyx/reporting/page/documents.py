@@ -13,12 +13,12 @@ from sardonyx.records.outside import verb_of
 from sardonyx.reporting import formatting as fmt
 from sardonyx.reporting.analysis import analysis_document, analysis_sentence
 from sardonyx.reporting.bench import bench_sentence, conditions, timing_table, tuning_section
-from sardonyx.reporting.document import Document, Notes, Paragraph, Tone, View, spans
+from sardonyx.reporting.document import Document, Facts, Notes, Paragraph, Text, Tone, View, spans
 from sardonyx.reporting.inspection import inspected, inspection_sentence
 from sardonyx.reporting.page.section import Section, rendered
 from sardonyx.reporting.plots.charts import boxplot, substitution_plot
 from sardonyx.reporting.run_bundle import RunBundle
-from sardonyx.reporting.verdict import location_document, location_facts, location_sentence
+from sardonyx.reporting.verdict import location_document, location_sentence
 from sardonyx.reporting.writers import html
 
 
@@ -33,7 +33,7 @@ def location_section(location: Location) -> Section:
     markup = rendered(
         "location",
         sentence=location_sentence(location),
-        facts=list(location_facts(location).items()),
+        facts=html.write(document.head),
         plot=substitution_plot(location).inline() if len(location.substitutions) > 1 else None,
         body=html.write(document.blocks),
         borders=fmt.plural(location.borders, "border value"),
@@ -53,8 +53,9 @@ def measurements_section(bundle: RunBundle) -> Section:
         if value not in _UNSET:
             items = ", ".join(map(str, cast("Sequence[object]", value))) if isinstance(value, (list, tuple)) else value
             options.append(name.replace("_", " ") + ("" if value is True else f" {items}"))
-    facts = {"options": fmt.one_line(", ".join(options)) or "none"}
-    facts |= {"it took": fmt.phases(run.seconds) or "not known"} | ({} if bench is None else conditions(bench))
+    took = fmt.phases(run.seconds) or "not known"
+    facts: dict[str, Text] = {"options": fmt.one_line(", ".join(options)) or "none", "it took": took}
+    facts |= {} if bench is None else conditions(bench)
     markup = rendered(
         "measured",
         bench=bench,
@@ -62,7 +63,7 @@ def measurements_section(bundle: RunBundle) -> Section:
         plot="" if bench is None else boxplot(bench).inline(),
         times="" if bench is None else html.table(timing_table(bench), "Time of a run, by file"),
         tuning=html.write(tuning_section(run.tuning, View()).blocks),
-        facts=facts.items(),
+        facts=html.write([Facts(facts)]),
         notes=(*run.notes, *bundle.notes),
     )
     return Section("measured", "Measured", markup)
@@ -76,10 +77,7 @@ def file_section(bundle: RunBundle) -> Section:
     sentences = [f"{fmt.name(bundle.label)}: {inspection_sentence(inspection)}."]
     if bundle.forms is not None:
         sentences.append(f"{analysis_sentence(_as_is(bundle))}.")
-    sentences.append(
-        f"Optimizing would give {fmt.from_to(fmt.count(before), fmt.count(after))} nodes "
-        f"({fmt.percent(before, after)})."
-    )
+    sentences.append(f"Optimizing would give {fmt.counts(before, after)} nodes ({fmt.percent(before, after)}).")
     how = (
         "“Before” is the file, “after” what `sardonyx optimize` would make of it. Everything is computed from the "
         "graph: nothing was run or verified."

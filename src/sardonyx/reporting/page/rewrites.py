@@ -9,9 +9,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from sardonyx.records.run import Event, NodeRef, PassRecord, RefusalGroup, RewriteKind, Run, Verdict
+from sardonyx.records.run import Event, NodeRef, PassRecord, RefusalGroup, RewriteKind, Run
 from sardonyx.reporting import formatting as fmt
-from sardonyx.reporting.module_rows import Place, places, where
+from sardonyx.reporting.module_rows import places, where
 from sardonyx.reporting.page.section import Section, Strings, rendered
 from sardonyx.reporting.run_bundle import RunBundle
 from sardonyx.reporting.verdict import claims_cell, claims_line
@@ -19,30 +19,19 @@ from sardonyx.reporting.verdict import claims_cell, claims_line
 SHOWN_PLACES = 3
 
 
-class PassRow(Struct, frozen=True):
-    """A pass that rewrote something."""
-
-    record: PassRecord
-    claims: str  # what is known of its rewrites
-    places: list[Place]
-    more: int
-
-
 def pass_table(run: Run) -> dict[str, Any]:
     """Return the values of the template: a row for each pass that rewrote something, and those that found nothing."""
-    passes, verdict = run.passes, run.verdict
+    verdict, active = run.verdict, list[dict[str, Any]]()
+    for record in run.passes:
+        if record.rewrites:
+            listed, claims = places(record.modules), claims_cell(verdict, record.name)
+            shown, more = listed[:SHOWN_PLACES], max(0, len(listed) - SHOWN_PLACES)
+            active.append({"record": record, "claims": claims, "places": shown, "more": more})
     return {
-        "active": [
-            PassRow(
-                record, claims_cell(verdict, record.name), listed[:SHOWN_PLACES], max(0, len(listed) - SHOWN_PLACES)
-            )
-            for record in passes
-            if record.rewrites
-            for listed in [places(record.modules)]
-        ],
-        "silent": [record for record in passes if not record.rewrites],
+        "active": active,
+        "silent": [record for record in run.passes if not record.rewrites],
         "claims": claims_line(verdict.rewrites) if verdict is not None and verdict.rewrites is not None else "",
-        "seconds": sum(record.seconds for record in passes),
+        "seconds": sum(record.seconds for record in run.passes),
     }
 
 
@@ -67,7 +56,14 @@ def missed_section(bundle: RunBundle) -> Section:
     skipping = refusing(bundle.run)
     total = sum(skipped.count for skipped in skipping)
     markup = rendered("missed", skipping=skipping, open=OPEN, places=places, most=PLACES, total=total)
-    return Section("missed", "Missed fusions", markup, _data(skipping) if skipping else None)
+    skips = [skipped.groups for skipped in skipping]  # in the order of the markup
+    modules = list(dict.fromkeys(path for groups in skips for group in groups for path in group.modules))
+    at = {path: place for place, path in enumerate(modules)}
+    counted = [
+        [[group.count, [[at[path], count] for path, count in group.modules.items()]] for group in groups]
+        for groups in skips
+    ]
+    return Section("missed", "Missed fusions", markup, {"modules": modules, "passes": counted} if skipping else None)
 
 
 def refusing(run: Run) -> list[Refusing]:
@@ -78,19 +74,6 @@ def refusing(run: Run) -> list[Refusing]:
         if record.refusals
     ]
     return sorted(skipping, key=lambda skipped: (-skipped.count, skipped.record.name))
-
-
-def _data(skipping: list[Refusing]) -> dict[str, Any]:
-    """Return the counts and modules by pass and reason, in the order of the markup."""
-    paths = {
-        path: None for skipped in skipping for group in skipped.groups for path in group.modules
-    }  # in order, so that equal runs give equal pages
-    at = {path: place for place, path in enumerate(paths)}
-    counted = [
-        [[group.count, [[at[path], count] for path, count in group.modules.items()]] for group in skipped.groups]
-        for skipped in skipping
-    ]
-    return {"modules": list(paths), "passes": counted}
 
 
 # The shape of a rewrite: the operators it matched, how they were connected, and what replaced them, without names.
@@ -152,27 +135,21 @@ def shaped(events: Sequence[Event], left: Iterable[str]) -> list[Shaped]:
 
 
 def _shaped(event: Event, kept: set[str]) -> Shaped:
-    counted = _counted(event.before), _counted(event.after)
+    before, after = (Counter(node.op_type for node in nodes) for nodes in (event.before, event.after))
+    counted = tuple(before.most_common()), tuple(after.most_common())
     if len(event.before) + len(event.after) > LARGEST:
         return Shaped(Shape(event.pass_name, event.kind.value, event.source, -1, (), counted), (), ())
-    numbers: dict[str, int] = {}
-    parts = [_part(node, State.KEPT if node.name in kept else State.GONE, numbers) for node in event.before]
-    parts += [_part(node, State.MADE, numbers) for node in event.after]
+    states = [State.KEPT if node.name in kept else State.GONE for node in event.before]
+    nodes, numbers, parts = (*event.before, *event.after), dict[str, int](), list[Part]()
+    for node, state in zip(nodes, [*states, *[State.MADE] * len(event.after)], strict=True):
+        inputs, outputs = (
+            tuple(numbers.setdefault(name, len(numbers)) if name else -1 for name in names)
+            for names in (node.inputs, node.outputs)
+        )
+        parts.append(Part(node.op_type, state, inputs, outputs))
     root = numbers.get(event.root, -1)
     shape = Shape(event.pass_name, event.kind.value, event.source, root, tuple(parts), counted)
-    return Shaped(shape, (*event.before, *event.after), tuple(numbers))
-
-
-def _part(node: NodeRef, state: State, numbers: dict[str, int]) -> Part:
-    inputs, outputs = (
-        tuple(numbers.setdefault(name, len(numbers)) if name else -1 for name in names)
-        for names in (node.inputs, node.outputs)
-    )
-    return Part(node.op_type, state, inputs, outputs)
-
-
-def _counted(nodes: Sequence[NodeRef]) -> tuple[tuple[str, int], ...]:
-    return tuple(Counter(node.op_type for node in nodes).most_common())
+    return Shaped(shape, nodes, tuple(numbers))
 
 
 # All rewrites of a run for the data island: each as numbers that refer to names, modules and its shape.
@@ -186,44 +163,28 @@ def rewrite_data(run: Run) -> dict[str, Any]:
     """
     rewrites = shaped(run.events, run.wiring_after.names if run.wiring_after else ())
     pairs = list(zip(run.events, rewrites, strict=True))
-    names = Strings(text for pair in pairs for text in _names(*pair))
+    named = [[event.graph, event.root, *(node.name for node in made.nodes), *made.values] for event, made in pairs]
+    names = Strings(text for texts in named for text in texts)
     owners = ((event.owner, *event.origins, *(node.owner for node in made.nodes)) for event, made in pairs)
     modules = Strings(path for paths in owners for path in paths)
-    shapes = {shape: place for place, shape in enumerate(dict.fromkeys(rewrite.shape for rewrite in rewrites))}
     lists: dict[tuple[int, ...], int] = {}
 
     def listed(paths: Sequence[str]) -> int:
         return lists.setdefault(tuple(modules.at[path] for path in paths), len(lists))
 
+    by_shape = defaultdict[Shape, Counter[str]](Counter)  # its owners
+    for event, made in pairs:
+        by_shape[made.shape][event.owner] += 1
+    places = {shape: place for place, shape in enumerate(by_shape)}
     events = [
         [
-            shapes[rewrite.shape],
-            modules.at[event.owner],
-            listed(event.origins),
-            listed([node.owner for node in rewrite.nodes]),
-            *(names.at[text] for text in _names(event, rewrite)),
+            *(places[made.shape], modules.at[event.owner]),
+            *(listed(event.origins), listed([node.owner for node in made.nodes])),
+            *(names.at[text] for text in texts),
         ]
-        for event, rewrite in pairs
+        for (event, made), texts in zip(pairs, named, strict=True)
     ]
-    return {
-        "names": names.data(),
-        "modules": modules.data(),
-        "lists": list(lists),
-        "passes": _passes(run),
-        "shapes": _shapes(run.events, rewrites, list(shapes)),
-        "events": events,
-    }
-
-
-def _names(event: Event, rewrite: Shaped) -> list[str]:
-    return [event.graph, event.root, *(node.name for node in rewrite.nodes), *rewrite.values]
-
-
-def _shapes(events: Sequence[Event], rewrites: Sequence[Shaped], shapes: Sequence[Shape]) -> list[dict[str, Any]]:
-    owners = defaultdict[Shape, Counter[str]](Counter)
-    for event, rewrite in zip(events, rewrites, strict=True):
-        owners[rewrite.shape][event.owner] += 1
-    return [
+    shapes = [
         {
             "pass": shape.pass_name,
             "kind": shape.kind,
@@ -231,33 +192,39 @@ def _shapes(events: Sequence[Event], rewrites: Sequence[Shaped], shapes: Sequenc
             "root": shape.root,
             "parts": [[part.op_type, part.state.value, part.inputs, part.outputs] for part in shape.parts],
             "counted": shape.counted,
-            "where": where(owners[shape]),
+            "where": where(owned),
         }
-        for shape in shapes
+        for shape, owned in by_shape.items()
     ]
+    return {
+        "names": names.data(),
+        "modules": modules.data(),
+        "lists": list(lists),
+        "passes": _passes(run),
+        "shapes": shapes,
+        "events": events,
+    }
 
 
 def _passes(run: Run) -> list[dict[str, Any]]:
-    names = dict.fromkeys(event.pass_name for event in run.events)
-    records = {record.name: record for record in run.passes}
-    order = [name for name in records if name in names] + [name for name in names if name not in records]
-    return [_pass(name, records.get(name), run.verdict) for name in order]
-
-
-def _pass(name: str, record: PassRecord | None, verdict: Verdict | None) -> dict[str, Any]:
-    if record is None:
-        return {"name": name}
-    return {
-        "name": name,
-        "algebra": fmt.one_line(record.algebra),
-        "accuracy": record.accuracy.value,
-        "about": fmt.one_line(record.about),
-        "nodes": record.nodes,
-        "constants": record.constants,
-        "initializers": record.initializers,
-        "bytes": record.bytes,
-        "claims": claims_cell(verdict, name),
-    }
+    used = dict.fromkeys(event.pass_name for event in run.events)
+    recorded = [
+        {
+            "name": record.name,
+            "algebra": fmt.one_line(record.algebra),
+            "accuracy": record.accuracy.value,
+            "about": fmt.one_line(record.about),
+            "nodes": record.nodes,
+            "constants": record.constants,
+            "initializers": record.initializers,
+            "bytes": record.bytes,
+            "claims": claims_cell(run.verdict, record.name),
+        }
+        for record in run.passes
+        if record.name in used
+    ]
+    known = {record.name for record in run.passes}
+    return [*recorded, *({"name": name} for name in used if name not in known)]
 
 
 KINDS = {

@@ -3,103 +3,81 @@
 from __future__ import annotations
 
 from pathlib import PurePath
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 
 from sardonyx.records.export import Export
 from sardonyx.records.run import Artifact, Counts, Run, Verdict
 from sardonyx.reporting import formatting as fmt
+from sardonyx.reporting import verdict as verdicts
 from sardonyx.reporting.export import unreached_line
 from sardonyx.reporting.page.section import Section, rendered
 from sardonyx.reporting.run import rollback_sentence
 from sardonyx.reporting.run_bundle import RunBundle
-from sardonyx.reporting.verdict import (
-    conditions,
-    gaps,
-    generation_lines,
-    notes,
-    output_table,
-    rewrite_lines,
-    runtime_lines,
-    trial_table,
-    verification,
-)
 from sardonyx.reporting.writers import html
 
 
-class Station(Struct, frozen=True):
-    """A model in the chain."""
-
-    role: str
-    name: str
-    facts: tuple[str, ...] = ()
-    sha256: str | None = None
-    known: bool = True
-
-
 class VerificationStep(Struct, frozen=True):
-    """Two stations, and whether the second was verified against the first."""
+    """Two models of the chain, and whether the second was verified against the first."""
 
     title: str
-    state: str  # "good" | "bad" | "unknown"
+    state: Literal["good", "bad", "unknown"]
     sentence: str
     verdict: Verdict | None = None
 
-
-def _details(step: VerificationStep) -> dict[str, Any] | None:
-    verdict = step.verdict
-    if verdict is None:
-        return None
-    outputs = output_table(verdict)
-    return {
-        "title": step.title,
-        "verdict": verdict,
-        "conditions": conditions(verdict),
-        "outputs": html.table(outputs, f"{step.title}, by output") if outputs.rows else "",
-        "trials": html.table(trial_table(verdict), f"{step.title}, by trial"),
-        "generation": generation_lines(verdict),
-        "rewrites": rewrite_lines(verdict, reasons=True),
-        "notes": [*notes(verdict), *runtime_lines(verdict)],
-        "gaps": gaps(verdict),
-    }
+    @property
+    def details(self) -> dict[str, Any]:
+        """Everything about the verification, if there was one."""
+        if (verdict := self.verdict) is None:
+            return {}
+        outputs = verdicts.output_table(verdict)
+        return {
+            "title": self.title,
+            "verdict": verdict,
+            "conditions": verdicts.conditions(verdict),
+            "outputs": html.table(outputs, f"{self.title}, by output") if outputs.rows else "",
+            "trials": html.table(verdicts.trial_table(verdict), f"{self.title}, by trial"),
+            "generation": verdicts.generation_lines(verdict),
+            "rewrites": verdicts.rewrite_lines(verdict, reasons=True),
+            "notes": [*verdicts.notes(verdict), *verdicts.runtime_lines(verdict)],
+            "gaps": verdicts.gaps(verdict),
+        }
 
 
 def section(bundle: RunBundle) -> Section:
     """Return the chain of models, the differences of each output, and what was rolled back."""
     run = bundle.run
     steps = (_exported(bundle.export, run), _between("ONNX and optimized", run.verdict))
-    markup = rendered(
-        "verification",
-        stations=(
-            _pytorch(bundle.export),
-            _file("ONNX", run.source, run.before),
-            _file("optimized", run.result, run.after),
-        ),
-        steps=steps,
-        verifications=list(filter(None, map(_details, steps))),
-        undone=[rollback_sentence(rollback) for rollback in run.rolled_back],
-        verified=run.verdict is not None,
+    stations = (
+        _pytorch(bundle.export),
+        _file("ONNX", run.source, run.before),
+        _file("optimized", run.result, run.after),
     )
+    undone = [rollback_sentence(rollback) for rollback in run.rolled_back]
+    shown = {"verifications": [step.details for step in steps if step.verdict], "verified": run.verdict is not None}
+    markup = rendered("verification", stations=stations, steps=steps, undone=undone, **shown)
     return Section("verification", "Verification", markup)
 
 
-def _pytorch(export: Export | None) -> Station:
+def _pytorch(export: Export | None) -> dict[str, Any]:
+    """Return the first model of the chain."""
+    station: dict[str, Any] = {"role": "PyTorch", "known": export is not None}
     if export is None:
-        return Station("PyTorch", "not known", ("this run started from an ONNX file",), known=False)
+        return station | {"name": "not known", "facts": ["this run started from an ONNX file"], "sha256": None}
     module = export.module
-    facts = (
+    facts = [
         f"{fmt.name(module.class_name)}, {fmt.plural(module.modules, 'module')}",
         fmt.plural(module.parameters, "parameter"),
         *([unreached_line(export)] if export.unreached else []),
-    )
-    return Station("PyTorch", module.label, facts, module.sha256)
+    ]
+    return station | {"name": module.label, "facts": facts, "sha256": module.sha256}
 
 
-def _file(role: str, artifact: Artifact, counts: Counts) -> Station:
+def _file(role: str, artifact: Artifact, counts: Counts) -> dict[str, Any]:
     facts = (f"{fmt.size(artifact.bytes)}, {fmt.plural(counts.nodes, 'node')}", fmt.opset(artifact.opsets))
     name = PurePath(artifact.path).name if artifact.path else "model in memory"
-    return Station(role, name, facts, artifact.sha256)
+    return {"role": role, "known": True, "name": name, "facts": facts, "sha256": artifact.sha256}
 
 
 def _exported(export: Export | None, run: Run) -> VerificationStep:
@@ -116,4 +94,4 @@ def _exported(export: Export | None, run: Run) -> VerificationStep:
 
 def _between(title: str, verdict: Verdict | None) -> VerificationStep:
     state = "unknown" if verdict is None else "good" if verdict.passed else "bad"
-    return VerificationStep(title, state, verification(verdict), verdict)
+    return VerificationStep(title, state, verdicts.verification(verdict), verdict)

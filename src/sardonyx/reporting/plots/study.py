@@ -59,32 +59,28 @@ def field(
     head = 86 + 5 * min(max(map(len, across), default=0), _LONGEST)  # headings are rotated by 45 degrees
     body: list[str] = []
     for at, name in enumerate(across):
-        body.append(
-            svg.text(_HEAT_LEFT + (at + 0.6) * _HEAT_WIDTH, head - 10, name, "soft", turned=-45, longest=_LONGEST)
-        )
+        x = _HEAT_LEFT + (at + 0.6) * _HEAT_WIDTH
+        body.append(svg.text(x, head - 10, name, "soft", turned=-45, longest=_LONGEST))
     for line, name in enumerate(down):
         top = head + line * _HEAT_ROW
         body.append(svg.text(_HEAT_LEFT - 10, top + 18, name, anchor="end", longest=_LONGEST))
         body.append(svg.line(_HEAT_LEFT, top, _HEAT_LEFT + _HEAT_WIDTH * len(across), top))
         for at, column in enumerate(across):
-            square = squares.get((name, column))
-            if square is not None:
-                body.append(_drawn(square, _HEAT_LEFT + at * _HEAT_WIDTH, top))
+            if (square := squares.get((name, column))) is not None:
+                left = _HEAT_LEFT + at * _HEAT_WIDTH
+                drawn = svg.text(left + _HEAT_WIDTH / 2, top + 17, square.written, "in", anchor="middle", longest=9)
+                if square.strength > 0:
+                    opacity = f'fill-opacity="{svg.at(0.15 + 0.5 * min(square.strength, 1.0))}"'
+                    sides = (_HEAT_WIDTH - 2, _HEAT_ROW - 2)
+                    box = svg.rect(left + 1, top + 1, *sides, hover=square.hover, more=opacity)
+                    drawn = svg.group(square.color, (box, drawn))
+                body.append(drawn)
     return svg.Picture("heat", width, head + _HEAT_ROW * len(down) + 28, title, about, body, _STYLE).file()
 
 
 _STYLE = """
 .sardonyx .in { font-size: 11px; }
 """
-
-
-def _drawn(square: Square, left: float, top: float) -> str:
-    written = svg.text(left + _HEAT_WIDTH / 2, top + 17, square.written, "in", anchor="middle", longest=9)
-    if square.strength <= 0:
-        return written
-    strength = f'fill-opacity="{svg.at(0.15 + 0.5 * min(square.strength, 1.0))}"'
-    box = svg.rect(left + 1, top + 1, _HEAT_WIDTH - 2, _HEAT_ROW - 2, hover=square.hover, more=strength)
-    return svg.group(square.color, (box, written))
 
 
 def strength(share: float) -> float:
@@ -107,9 +103,8 @@ def pass_matrix(table: Table, title: str) -> str:
                 hover = f"{name} on {model}: {written} of {before:,.0f} nodes"
                 squares[model, name] = Square(written, strength(share), color, hover)
     down = [str(row["model"]) for row in table.named_rows()]
-    return field(
-        title, "Blue: fewer nodes, amber: more. Numbers of nodes within the whole pipeline.", passes, down, squares
-    )
+    about = "Blue: fewer nodes, amber: more. Numbers of nodes within the whole pipeline."
+    return field(title, about, passes, down, squares)
 
 
 def pass_times(table: Table, title: str) -> str:
@@ -118,15 +113,13 @@ def pass_times(table: Table, title: str) -> str:
     passes, down = (list(dict.fromkeys(str(row[column]) for row in without)) for column in ("pass", "model"))
     squares: dict[tuple[str, str], Square] = {}
     for row in without:
-        measured = numbers(row, "ratio", "low", "high")
-        if measured is None:
-            continue
-        ratio, low, high = measured
-        change = f"{100 * (ratio - 1):+.1f} %".replace("-", "−")
-        strength = min(1.0, 0.1 + abs(ratio - 1) * 8) if claim(row) != SAME else 0.0
-        hover = f"{row['pass']} on {row['model']}: {change} without it ({low:.3f} to {high:.3f})"
-        color = _GOOD if ratio > 1 else _BAD
-        squares[str(row["model"]), str(row["pass"])] = Square(change, strength, color, hover)
+        if (measured := numbers(row, "ratio", "low", "high")) is not None:
+            ratio, low, high = measured
+            change = f"{100 * (ratio - 1):+.1f} %".replace("-", "−")
+            strength = min(1.0, 0.1 + abs(ratio - 1) * 8) if claim(row) != SAME else 0.0
+            hover = f"{row['pass']} on {row['model']}: {change} without it ({low:.3f} to {high:.3f})"
+            color = _GOOD if ratio > 1 else _BAD
+            squares[str(row["model"]), str(row["pass"])] = Square(change, strength, color, hover)
     about = "Change in time without the pass. Blue: the pass saves time, amber: it costs time, no colour: noise."
     return field(title, about, passes, down, squares)
 
@@ -187,11 +180,6 @@ def tolerance(table: Table, title: str) -> str:
     return svg.Picture("spread", _STRIP_WIDTH, height, title, about, body).file()
 
 
-def _scale(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
-    """Return what maps numbers to positions on a line."""
-    return lambda value: start + (end - start) * (value - low) / (high - low)
-
-
 def _power(power: int | None) -> str:
     return "equal" if power is None else f"{power}".replace("-", "−")
 
@@ -207,30 +195,21 @@ def latency(table: Table, title: str) -> str:
     timed = [(row, measured) for row in table.named_rows() if (measured := numbers(row, "ratio", "low", "high"))]
     if not timed:
         return svg.Picture("latency", _WIDTH, 100, title, "Nothing was timed.", ()).file()
-    ends = [1.0, *(end for _, measured in timed for end in measured)]
-    marks = svg.ticks(min(ends), max(ends), 8)
-    scale = _scale(marks[0], marks[-1], _LEFT, _WIDTH - _RIGHT)
+    scale = svg.Scale.of([1.0, *(end for _, measured in timed for end in measured)], _LEFT, _WIDTH - _RIGHT, 8)
     bottom = _TOP + _ROW * len(timed) + 6
-    body: list[str] = []
-    for mark in marks:
-        body.append(svg.line(scale(mark), _TOP - 4, scale(mark), bottom, "axis" if mark == 1.0 else "rule"))
-        body.append(svg.text(scale(mark), bottom + 18, f"{mark:g}", "soft", anchor="middle"))
-    for at, (row, measured) in enumerate(timed):
-        body.append(_interval_line(row, measured, _TOP + at * _ROW + _ROW / 2, scale))
+    body = list(scale.across(_TOP - 4, bottom, 1.0))
+    for at, (row, (ratio, low, high)) in enumerate(timed):
+        y, finding = _TOP + at * _ROW + _ROW / 2, claim(row)
+        hover = f"{row['model']}: {ratio:.3f} ({low:.3f} to {high:.3f}), {finding}"
+        parts = (
+            svg.text(_LEFT - 12, y + 4, str(row["model"]), anchor="end", longest=32),
+            svg.line(scale(low), y, scale(high), y, "own"),
+            svg.dot(scale(ratio), y, hover=hover),
+            svg.text(_WIDTH - _RIGHT + 12, y + 4, finding, "soft"),
+        )
+        body.append(svg.group(_COLOR[finding], parts))
     about = "With 95 % intervals: left of 1 is faster. Blue: faster, amber: slower, teal: no difference."
     return svg.Picture("latency", _WIDTH, int(bottom + 36), title, about, body).file()
-
-
-def _interval_line(row: Row, measured: Sequence[float], y: float, scale: Callable[[float], float]) -> str:
-    ratio, low, high = measured
-    finding = claim(row)
-    parts = (
-        svg.text(_LEFT - 12, y + 4, str(row["model"]), anchor="end", longest=32),
-        svg.line(scale(low), y, scale(high), y, "own"),
-        svg.dot(scale(ratio), y, hover=f"{row['model']}: {ratio:.3f} ({low:.3f} to {high:.3f}), {finding}"),
-        svg.text(_WIDTH - _RIGHT + 12, y + 4, finding, "soft"),
-    )
-    return svg.group(_COLOR[finding], parts)
 
 
 def scatter(table: Table, title: str) -> str:
@@ -238,36 +217,30 @@ def scatter(table: Table, title: str) -> str:
     points = table.named_rows()
     columns = [column for column in table.columns if column.endswith("_saved") and column != "time_saved"]
     times = [end for row in points for end in numbers(row, "low", "time_saved", "high") or ()]
-    up = svg.ticks(min([0.0, *times]), max([0.0, *times]), 5)
     height = 92 + -(-len(columns) // 2) * (_PANEL - 60)
-    body = [line for at, column in enumerate(columns) for line in _panel(at, column, points, up)]
+    body = [line for at, column in enumerate(columns) for line in _panel(at, column, points, [0.0, *times])]
     about = "One point a model, with the 95 % interval of its time. Blue: faster, amber: slower, teal: no difference."
     return svg.Picture("scatter", _WIDTH, height, title, about, body).file()
 
 
-def _panel(at: int, column: str, points: Sequence[Row], up: Sequence[float]) -> Iterator[str]:
+def _panel(at: int, column: str, points: Sequence[Row], times: Sequence[float]) -> Iterator[str]:
     left, top = _INSET + (at % 2) * (_PANEL + _GAP), 92 + (at // 2) * (_PANEL - 60)
-    bottom = top + _PANEL - 140
+    bottom, right = top + _PANEL - 140, left + _PANEL - 40
     saved = [value for row in points if (value := number(row[column])) is not None]
-    across = svg.ticks(min([0.0, *saved]), max([0.0, *saved]), 5)
-    x, y = _scale(across[0], across[-1], left, left + _PANEL - 40), _scale(up[0], up[-1], bottom, top)
-    for mark in up:
-        yield svg.line(left, y(mark), left + _PANEL - 40, y(mark), "axis" if mark == 0 else "rule")
-        yield svg.text(left - 8, y(mark) + 4, _percent(mark), "soft", anchor="end")
-    for mark in across:
-        yield svg.line(x(mark), top, x(mark), bottom, "axis" if mark == 0 else "rule")
-        yield svg.text(x(mark), bottom + 18, _percent(mark), "soft", anchor="middle")
-    yield svg.text(left + (_PANEL - 40) / 2, bottom + 38, f"{column.removesuffix('_saved')} saved", anchor="middle")
+    x, y = svg.Scale.of([0.0, *saved], left, right), svg.Scale.of(times, bottom, top)
+    yield from y.upward(left, right, 0, _percent)
+    yield from x.across(top, bottom, 0, _percent)
+    yield svg.text((left + right) / 2, bottom + 38, f"{column.removesuffix('_saved')} saved", anchor="middle")
     yield svg.text(left - 8, top - 10, "time saved", "soft")
     for row in points:
         ends = numbers(row, "low", "high")  # of savings instead of ratios: those of a faster model are above zero
         found = SAME if ends is None else claim({**row, "low": 1 - ends[1], "high": 1 - ends[0]})
         marks: list[str] = []
         if (place := numbers(row, column, "time_saved", "low", "high")) is not None:
-            saved, time, low, high = place
+            saving, time, low, high = place
             interval = f"({_percent(low)} to {_percent(high)})"
-            hover = f"{row['model']}: {_percent(saved)} saved, time {_percent(time)} {interval}"
-            marks = [svg.line(x(saved), y(low), x(saved), y(high), "own"), svg.dot(x(saved), y(time), hover=hover)]
+            hover = f"{row['model']}: {_percent(saving)} saved, time {_percent(time)} {interval}"
+            marks = [svg.line(x(saving), y(low), x(saving), y(high), "own"), svg.dot(x(saving), y(time), hover=hover)]
         yield svg.group(_COLOR[found], marks)
 
 
