@@ -51,14 +51,6 @@ class Panel(Struct, frozen=True):
     rest_hover: str = ""
 
 
-class _Bar(Struct, frozen=True):
-    """The position of one module."""
-
-    module: Amount
-    depth: int
-    start: float
-
-
 def icicle(
     panels: Sequence[Panel],
     title: str,
@@ -78,20 +70,31 @@ def icicle(
         narrowest: Width of the narrowest bar that is drawn.
         deepest: Rows.
     """
-    most = max((panel.whole for panel in panels), default=0.0) or 1.0
+    scale = _SPAN / (max((panel.whole for panel in panels), default=0.0) or 1.0)
     colors = families(module for panel in panels for module in panel.modules) if colors is None else colors
-    body: list[str] = []
-    y = TOP
+    body, y = list[str](), TOP
     for panel in panels:
-        bars = list(_bars(panel, deepest))
         body.append(svg.text(LEFT, y + 16, panel.label, "file"))
         body.append(svg.text(WIDTH - RIGHT, y + 16, panel.about, "soft", anchor="end"))
         y += HEADER
-        for bar in bars:
-            body += _drawn(bar, y, _SPAN / most, colors, narrowest)
-        body += _nobody(panel, y, _SPAN / most)
-        y += ROW * (1 + max((bar.depth for bar in bars), default=0)) + GAP
-    body += _legend(colors, y)
+        lowest = 0
+        for module, depth, start in _placed(panel.modules, deepest):
+            lowest, width = max(lowest, depth), module.total * scale
+            if width >= narrowest:
+                color = colors.get(family(module.path, module.kind))
+                x, top, kind = LEFT + start * scale, y + depth * ROW, "other" if color is None else "bar"
+                parts = [svg.rect(x, top, width, ROW - 1, kind, hover=module.hover)]
+                if label := _label(module, width):
+                    parts.append(svg.text(x + 5, top + 15, label, "label"))
+                body.append(svg.group(color or 0, parts))
+        if (width := panel.rest * scale) >= NARROWEST:  # what belongs to no module, on the right
+            x = LEFT + (panel.whole - panel.rest) * scale
+            body.append(svg.rect(x, y, width, ROW - 1, "nobody", hover=panel.rest_hover))
+        y += ROW * (1 + lowest) + GAP
+    for place, (name, color) in enumerate(colors.items()):
+        x, top = LEFT + place % COLUMNS * (_SPAN // COLUMNS), y + 20 * (place // COLUMNS)
+        swatch = svg.rect(x, top - 10, 14, 14, "bar")
+        body.append(svg.group(color, [swatch, svg.text(x + 20, top + 1, name, "soft", longest=30)]))
     y += 20 * -(-len(colors) // COLUMNS) + 8
     return svg.Picture("icicle", WIDTH, y, title, about, body, _STYLE)
 
@@ -112,51 +115,22 @@ def family(path: str, kind: str) -> str:
     return kind or (f"{above.rpartition('.')[2]}.*".lstrip(".") if name.isdecimal() else name) or "(model)"
 
 
-def _bars(panel: Panel, deepest: int) -> Iterator[_Bar]:
-    """Yield every module from left to right, parents before children."""
-    children = _children(panel.modules)
-    stack = [_Bar(module, 0, 0.0) for module in children.get(None, ())]
-    while stack:
-        bar = stack.pop()
-        yield bar
-        at = bar.start
-        below: list[_Bar] = []
-        for child in children.get(bar.module.path, ()):
-            below.append(_Bar(child, bar.depth + 1, at))
-            at += child.total
-        stack += reversed(below) if bar.depth + 1 < deepest else ()
-
-
-def _children(modules: Sequence[Amount]) -> dict[str | None, list[Amount]]:
-    """Return modules by the nearest listed one above them, or under None."""
+def _placed(modules: Sequence[Amount], deepest: int) -> Iterator[tuple[Amount, int, float]]:
+    """Yield every module from left to right with its depth and where it starts, parents before children."""
     paths = {module.path for module in modules}
-    children: dict[str | None, list[Amount]] = {}
+    children: dict[str | None, list[Amount]] = {}  # by the nearest listed module above them, or None
     for module in modules:
         above = next((path for path in lineage(module.path)[-2::-1] if path in paths), None)
         children.setdefault(above, []).append(module)
-    return children
-
-
-def _legend(colors: Mapping[str, int], top: int) -> list[str]:
-    parts: list[str] = []
-    for place, (name, color) in enumerate(colors.items()):
-        x, y = LEFT + place % COLUMNS * (_SPAN // COLUMNS), top + 20 * (place // COLUMNS)
-        swatch = svg.rect(x, y - 10, 14, 14, "bar")
-        parts.append(svg.group(color, [swatch, svg.text(x + 20, y + 1, name, "soft", longest=30)]))
-    return parts
-
-
-def _drawn(bar: _Bar, top: int, scale: float, colors: Mapping[str, int], narrowest: float) -> list[str]:
-    width = bar.module.total * scale
-    if width < narrowest:
-        return []
-    x, y = LEFT + bar.start * scale, top + bar.depth * ROW
-    color = colors.get(family(bar.module.path, bar.module.kind))
-    parts = [svg.rect(x, y, width, ROW - 1, "other" if color is None else "bar", hover=bar.module.hover)]
-    label = _label(bar.module, width)
-    if label:
-        parts.append(svg.text(x + 5, y + 15, label, "label"))
-    return [svg.group(color or 0, parts)]
+    stack = [(module, 0, 0.0) for module in children.get(None, ())]
+    while stack:
+        module, depth, at = stack.pop()
+        yield module, depth, at
+        below: list[tuple[Amount, int, float]] = []
+        for child in children.get(module.path, ()):
+            below.append((child, depth + 1, at))
+            at += child.total
+        stack += reversed(below) if depth + 1 < deepest else ()
 
 
 def _label(module: Amount, width: float) -> str:
@@ -165,14 +139,6 @@ def _label(module: Amount, width: float) -> str:
         if text and svg.breadth(fmt.visible(text)) + 8 <= width:
             return text
     return ""
-
-
-def _nobody(panel: Panel, top: int, scale: float) -> list[str]:
-    """Return the bar of the rest that belongs to no module, on the right."""
-    if panel.rest * scale < NARROWEST:
-        return []
-    x = LEFT + (panel.whole - panel.rest) * scale
-    return [svg.rect(x, top, panel.rest * scale, ROW - 1, "nobody", hover=panel.rest_hover)]
 
 
 # A Profile as an icicle plot: the module tree of every file, each bar as wide as its time.
@@ -185,27 +151,17 @@ def icicle_svg(profile: Profile, title: str) -> str:
 
 
 def _panel(model: ProfiledModel) -> Panel:
-    rest = model.kernel_ms - model.attributed_ms
-    return Panel(
-        model.label,
-        f"{ms(model.kernel_ms)} ms in kernels, {share(model.attributed)} of it with a module",
-        list(_amounts(model)),
-        model.kernel_ms,
-        rest,
-        f"not attributed: {ms(rest)} ms ({share(part_of(rest, model))})",
-    )
-
-
-def _amounts(model: ProfiledModel) -> Iterator[Amount]:
-    """Yield modules in the order in which they first run."""
     first, classes = first_kernels(model), kinds(model)
-    for module in sorted(model.modules, key=lambda module: first.get(module.path, len(first))):
-        kind = classes[module.path]
-        times = (
-            f"{ms(module.total_ms)} ms ({share(part_of(module.total_ms, model))}), {ms(module.self_ms)} ms of it itself"
-        )
+    modules: list[Amount] = []
+    for module in sorted(model.modules, key=lambda module: first.get(module.path, len(first))):  # as they first run
+        kind, part = classes[module.path], share(part_of(module.total_ms, model))
+        times = f"{ms(module.total_ms)} ms ({part}), {ms(module.self_ms)} ms of it itself"
         hover = f"{module.path or '(model)'} {kind}: {times}, {fmt.plural(module.kernels, 'kernel')}"
-        yield Amount(module.path, kind, module.self_ms, module.total_ms, hover)
+        modules.append(Amount(module.path, kind, module.self_ms, module.total_ms, hover))
+    rest = model.kernel_ms - model.attributed_ms
+    about = f"{ms(model.kernel_ms)} ms in kernels, {share(model.attributed)} of it with a module"
+    unknown = f"not attributed: {ms(rest)} ms ({share(part_of(rest, model))})"
+    return Panel(model.label, about, modules, model.kernel_ms, rest, unknown)
 
 
 TRACK = 1  # of each file; its process is the file
@@ -264,32 +220,26 @@ def _slices(model: ProfiledModel) -> Iterator[_Slice]:
 
 def _nested(model: ProfiledModel) -> list[_Slice]:
     """Return the slices of kernels, nested where a kernel runs others; overlapping ones are moved behind each other."""
-    top: list[_Slice] = []
-    open_ones: list[_Slice] = []
+    top, open_ones = list[_Slice](), list[_Slice]()
     for event in sorted(model.timeline, key=lambda event: (event.start_us, -event.duration_us)):
-        start = round(1000 * event.start_us)
-        end = round(1000 * (event.start_us + event.duration_us))
+        start, end = round(1000 * event.start_us), round(1000 * (event.start_us + event.duration_us))
         while open_ones and not (start < open_ones[-1].end and end <= open_ones[-1].end):
             open_ones.pop()
         siblings = open_ones[-1].inner if open_ones else top
         start = max(start, siblings[-1].end if siblings else open_ones[-1].start if open_ones else start)
-        siblings.append(_kernel(model, event.kernel, start, max(start, end)))
+        kernel = model.kernels[event.kernel]
+        arguments = {
+            "operator": fmt.visible(kernel.op_type),
+            "module": None if kernel.owner is None else fmt.visible(kernel.owner),
+            "nodes": [fmt.visible(node) for node in kernel.nodes],
+            "traced_by": kernel.traced_by.value,
+            "median_ms": kernel.milliseconds,
+        }
+        category = "kernel" if kernel.owner is not None else "kernel,not attributed"
+        name = f"{kernel.op_type} {kernel.name}".strip()
+        siblings.append(_Slice(name, category, start, max(start, end), arguments, kernel.owner, module=False))
         open_ones.append(siblings[-1])
     return top
-
-
-def _kernel(model: ProfiledModel, place: int, start: int, end: int) -> _Slice:
-    kernel = model.kernels[place]
-    arguments = {
-        "operator": fmt.visible(kernel.op_type),
-        "module": None if kernel.owner is None else fmt.visible(kernel.owner),
-        "nodes": [fmt.visible(node) for node in kernel.nodes],
-        "traced_by": kernel.traced_by.value,
-        "median_ms": kernel.milliseconds,
-    }
-    category = "kernel" if kernel.owner is not None else "kernel,not attributed"
-    name = f"{kernel.op_type} {kernel.name}".strip()
-    return _Slice(name, category, start, end, arguments, kernel.owner, module=False)
 
 
 class _Modules:
@@ -307,21 +257,16 @@ class _Modules:
             within: the module whose slice is open around all of them, or None.
         """
         outer = self._steps(within)
-        shown: list[_Slice] = []
-        open_ones: list[_Slice] = []
+        shown, open_ones = list[_Slice](), list[_Slice]()
         for kernel in kernels:
-            steps = self._steps(kernel.path)
-            inner = [step for step in steps if step not in outer]
+            inner = [step for step in self._steps(kernel.path) if step not in outer]
             pairs = zip(open_ones, inner, strict=False)
             kept = sum(1 for _ in itertools.takewhile(lambda pair: pair[0].path == pair[1], pairs))
-            del open_ones[kept:]
-            for path in inner[kept:]:
-                begun = self._slice(path, kernel.start)
-                open_ones.append(begun)
-                shown.append(begun)
+            begun = [self._slice(path, kernel.start) for path in inner[kept:]]
+            open_ones[kept:] = begun
             for module in open_ones:
                 module.end = kernel.end
-            shown.append(kernel)
+            shown += (*begun, kernel)
         return shown
 
     def _steps(self, path: str | None) -> list[str]:
