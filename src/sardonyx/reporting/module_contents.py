@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Sequence, Set
 from typing import Literal
 
 from msgspec import Struct, field
@@ -42,35 +42,19 @@ class _ModuleGraph(Struct):
     parts: dict[_Key, Part] = field(default_factory=dict[_Key, Part])
     edges: dict[tuple[_Key, _Key], None] = field(default_factory=dict[tuple[_Key, _Key], None])
 
-    def done(self, path: str) -> ModuleContents:
-        at = {key: place for place, key in enumerate(self.parts)}
-        edges = tuple((at[one], at[other]) for one, other in self.edges)
-        return ModuleContents(path, tuple(self.parts.values()), edges)
-
 
 def module_contents(wiring: Wiring) -> dict[str, ModuleContents]:
     """Return the contents of every module by path, "" for the model; containers without own nodes are included."""
-    drawn = _filled(_Graph(wiring))
+    drawn = _Graph(wiring)
     repeated = {(path, child) for path, graph in drawn.graphs.items() for child in _circling(graph)}
     if repeated:
-        drawn = _filled(_Graph(wiring, repeated))
-    return {path: graph.done(path) for path, graph in drawn.graphs.items()}
-
-
-def _filled(drawn: _Graph) -> _Graph:
-    wiring = drawn.wiring
-    for node in range(len(wiring.names)):
-        for graph, key, part in drawn.seen(node):
-            graph.parts.setdefault(key, part)
-    for producer, consumer in wiring.edges:
-        drawn.connect(producer, consumer)
-    for name, consumers in wiring.inputs.items():
-        for consumer in consumers:
-            drawn.feed(name, consumer)
-    for name, producer in wiring.outputs.items():
-        if producer >= 0:
-            drawn.hand_out(name, producer)
-    return drawn
+        drawn = _Graph(wiring, repeated)
+    contents: dict[str, ModuleContents] = {}
+    for path, graph in drawn.graphs.items():
+        at = {key: place for place, key in enumerate(graph.parts)}
+        edges = tuple((at[one], at[other]) for one, other in graph.edges)
+        contents[path] = ModuleContents(path, tuple(graph.parts.values()), edges)
+    return contents
 
 
 def _circling(graph: _ModuleGraph) -> set[str]:
@@ -93,50 +77,50 @@ def _circling(graph: _ModuleGraph) -> set[str]:
 
 
 class _Graph:
-    """The wiring, with all modules that contain each node."""
+    """The wiring as every module that contains a part of it shows it."""
 
     def __init__(self, wiring: Wiring, repeated: Set[tuple[str, str]] = frozenset()) -> None:
-        """Prepare the graphs; pairs (module, module below it) in `repeated` are drawn once for each call."""
+        """Draw the graphs; pairs (module, module below it) in `repeated` are drawn once for each call."""
         self.wiring = wiring
-        self.chains = [_chain(path) for path in wiring.modules]
-        self.counts = Counter(path for owner in wiring.owners for path in self.chains[owner])
-        self.graphs = {path: _ModuleGraph() for owner in wiring.owners for path in self.chains[owner]}
+        chains = [_chain(path) for path in wiring.modules]
+        self.chains = [chains[owner] for owner in wiring.owners]  # by node: modules that contain it, the model first
+        self.counts = Counter(path for chain in self.chains for path in chain)
+        self.graphs = {path: _ModuleGraph() for chain in self.chains for path in chain}
         self.joined = self._joined()
         self._boxes: dict[str, tuple[_Key, Part]] = {}
         self._calls = self._separate_calls(repeated) if repeated else {}
-
-    def chain(self, node: int) -> tuple[str, ...]:
-        """Return the paths of the modules that contain a node, the model first."""
-        return self.chains[self.wiring.owners[node]]
-
-    def seen(self, node: int) -> Iterator[tuple[_ModuleGraph, _Key, Part]]:
-        """Yield how every module that contains the node shows it."""
-        for depth, path in enumerate(self.chain(node)):
-            yield self.graphs[path], *self.part(node, depth)
+        for node, chain in enumerate(self.chains):
+            for depth, path in enumerate(chain):
+                self.graphs[path].parts.setdefault(*self.part(node, depth))
+        for producer, consumer in wiring.edges:
+            self._connect(producer, consumer)
+        for name, consumers in wiring.inputs.items():
+            for consumer in consumers:
+                self._bound("input", name, consumer)
+        for name, producer in wiring.outputs.items():
+            if producer >= 0:
+                self._bound("output", name, producer)
 
     def part(self, node: int, depth: int) -> tuple[_Key, Part]:
         """Return the node if the module at that depth owns it, otherwise the module below that contains it."""
-        chain = self.chain(node)
+        chain = self.chains[node]
         if depth == len(chain) - 1:
-            name, op_type = self.wiring.names[node], self.wiring.ops[node]
-            return ("op", str(node)), Part("op", op_type, name, chain[depth])
-        call = self._calls.get((depth, node))
-        if call is None:
-            return self._module(chain[depth + 1], chain[depth])
-        (kind, below), part = self._module(chain[depth + 1], chain[depth])
-        text = f"{_below(below, chain[depth])} · {fmt.count(call[1])}"
-        return (kind, f"{below}#{call[0]}"), replace(part, text=text)
-
-    def _module(self, path: str, above: str) -> tuple[_Key, Part]:
+            return ("op", str(node)), Part("op", self.wiring.ops[node], self.wiring.names[node], chain[depth])
+        path, above = chain[depth + 1], chain[depth]
         if path not in self._boxes:  # cached: every node below it needs it
             below = self.joined[path]
             text = f"{_below(below, above)} · {fmt.count(self.counts[below])}"
             self._boxes[path] = ("module", below), Part("module", text, path=below)
-        return self._boxes[path]
+        (kind, below), part = self._boxes[path]
+        call = self._calls.get((depth, node))
+        if call is None:
+            return (kind, below), part
+        text = f"{_below(below, above)} · {fmt.count(call[1])}"
+        return (kind, f"{below}#{call[0]}"), replace(part, text=text)
 
-    def connect(self, producer: int, consumer: int) -> None:
+    def _connect(self, producer: int, consumer: int) -> None:
         """Add an edge in the lowest module with both ends, and ports in the modules below it."""
-        producers, consumers = self.chain(producer), self.chain(consumer)
+        producers, consumers = self.chains[producer], self.chains[consumer]
         common = sum(1 for one, other in zip(producers, consumers, strict=False) if one == other) - 1
         one, other = self.part(producer, common), self.part(consumer, common)
         if one[0] != other[0]:
@@ -152,17 +136,12 @@ class _Graph:
         graph.parts.setdefault(key, Part("port", f"{way} {text}", path=neighbour.path))
         graph.edges[(key, inside) if way == "from" else (inside, key)] = None
 
-    def feed(self, name: str, consumer: int) -> None:
-        """Add an input of the model to every module that reads it."""
-        for depth, path in enumerate(self.chain(consumer)):
-            self.graphs[path].parts.setdefault(("input", name), Part("port", f"input {name}", name))
-            self.graphs[path].edges[("input", name), self.part(consumer, depth)[0]] = None
-
-    def hand_out(self, name: str, producer: int) -> None:
-        """Add an output of the model to every module that produces it."""
-        for depth, path in enumerate(self.chain(producer)):
-            self.graphs[path].parts.setdefault(("output", name), Part("port", f"output {name}", name))
-            self.graphs[path].edges[self.part(producer, depth)[0], ("output", name)] = None
+    def _bound(self, kind: Literal["input", "output"], name: str, node: int) -> None:
+        """Add an input of the model to every module that reads it, or an output to every one that produces it."""
+        for depth, path in enumerate(self.chains[node]):
+            graph, key, inside = self.graphs[path], (kind, name), self.part(node, depth)[0]
+            graph.parts.setdefault(key, Part("port", f"{kind} {name}", name))
+            graph.edges[(key, inside) if kind == "input" else (inside, key)] = None
 
     def _separate_calls(self, repeated: Set[tuple[str, str]]) -> dict[tuple[int, int], tuple[int, int]]:
         """Return, by depth and node, the first node of the call that contains the node, and the number of its nodes.
@@ -172,7 +151,7 @@ class _Graph:
         spots = [
             (depth, node)
             for node in range(len(self.wiring.names))
-            for depth, (path, below) in enumerate(itertools.pairwise(self.chain(node)))
+            for depth, (path, below) in enumerate(itertools.pairwise(self.chains[node]))
             if (path, self.joined[below]) in repeated
         ]
         first = {spot: spot for spot in spots}
@@ -184,7 +163,9 @@ class _Graph:
             return spot
 
         for producer, consumer in self.wiring.edges:
-            for depth, (one, other) in enumerate(zip(self.chain(producer)[1:], self.chain(consumer)[1:], strict=False)):
+            for depth, (one, other) in enumerate(
+                zip(self.chains[producer][1:], self.chains[consumer][1:], strict=False)
+            ):
                 if one == other and (depth, producer) in first:
                     left, right = sorted((root((depth, producer)), root((depth, consumer))))
                     first[right] = left
@@ -193,7 +174,7 @@ class _Graph:
 
     def _joined(self) -> dict[str, str]:
         """Return for every path the deepest one with the same contents: a container of one module is that module."""
-        used = {self.chains[owner] for owner in self.wiring.owners}
+        used = set(self.chains)
         own = {chain[-1] for chain in used}
         below: dict[str, set[str]] = {}
         for chain in used:
@@ -218,23 +199,11 @@ def _below(path: str, above: str) -> str:
 # One module of a Run before and after, where new and removed nodes can be told.
 
 Nodes = frozenset[tuple[str, str]]
-Side = tuple[ModuleContents | None, Nodes]  # a module, and the nodes of the other graph
 
 
 def nodes_of(wiring: Wiring) -> Nodes:
     """Return the identity of every node before and after: its name and its operator."""
     return frozenset(zip(wiring.names, wiring.ops, strict=True))
-
-
-def module_sides(run: Run, path: str) -> tuple[Side, Side]:
-    """Return a module before and after, None if it does not exist there, each with the nodes of the other graph."""
-    if run.wiring_before is None or run.wiring_after is None:
-        raise UsageError("the run has no graph", hint="optimize the model again, with this version")
-    before, after = module_contents(run.wiring_before), module_contents(run.wiring_after)
-    if path not in before and path not in after:
-        hint = "sardonyx inspect lists the modules; the model itself is the empty path"
-        raise UsageError(f"no module is called {fmt.name(path)!r}", hint=hint)
-    return (before.get(path), nodes_of(run.wiring_after)), (after.get(path), nodes_of(run.wiring_before))
 
 
 def top_module(run: Run) -> str:
@@ -265,10 +234,16 @@ _STYLES = (
 
 def module_mermaid(run: Run, path: str, *, after: bool = True) -> str:
     """Return the contents of a module before or after; nodes that the other graph does not have are marked."""
-    contents, others = module_sides(run, path)[after]
-    if contents is None:
+    if run.wiring_before is None or run.wiring_after is None:
+        raise UsageError("the run has no graph", hint="optimize the model again, with this version")
+    graphs = (run.wiring_before, run.wiring_after)
+    sides = [module_contents(wiring) for wiring in graphs]
+    if not any(path in side for side in sides):
+        hint = "sardonyx inspect lists the modules; the model itself is the empty path"
+        raise UsageError(f"no module is called {fmt.name(path)!r}", hint=hint)
+    if (contents := sides[after].get(path)) is None:
         return _sentence(f"{path or '(model)'}: this module does not exist here")
-    new = "made" if after else "gone"
+    new, others = "made" if after else "gone", nodes_of(graphs[not after])
     kinds = [
         new if part.kind == "op" and (part.name, part.text) not in others else part.kind for part in contents.parts
     ]
@@ -313,22 +288,16 @@ def _chart(contents: ModuleContents, kinds: Sequence[str]) -> str:
     if max(len(kinds), len(contents.edges)) > MAX_ELEMENTS:
         boxes = fmt.plural(len(kinds), "box", "boxes")
         return _sentence(f"{contents.path or '(model)'}: {boxes}, too many for one drawing")
-    return "\n".join(("flowchart TD", *_lines(contents, kinds))) + "\n"
-
-
-def _lines(contents: ModuleContents, kinds: Sequence[str]) -> Iterator[str]:
+    lines = ["flowchart TD"]
     for at, (part, kind) in enumerate(zip(contents.parts, kinds, strict=True)):
         start, end = _SHAPES.get(kind, ('["', '"]'))
-        text = f"{quoted(fmt.name(part.text, MAX_LABEL))}{_SUFFIXES.get(kind, '')}"
-        yield f"  n{at}{start}{text}{end}"
-    for producer, consumer in contents.edges:
-        yield f"  n{producer} --> n{consumer}"
+        lines.append(f"  n{at}{start}{quoted(fmt.name(part.text, MAX_LABEL))}{_SUFFIXES.get(kind, '')}{end}")
+    lines += [f"  n{producer} --> n{consumer}" for producer, consumer in contents.edges]
     for style in _STYLES:
         styled = style.split()[1]
-        members = [f"n{at}" for at, kind in enumerate(kinds) if kind == styled]
-        if members:
-            yield f"  {style}"
-            yield f"  class {','.join(members)} {styled}"
+        if members := [f"n{at}" for at, kind in enumerate(kinds) if kind == styled]:
+            lines += [f"  {style}", f"  class {','.join(members)} {styled}"]
+    return "\n".join(lines) + "\n"
 
 
 def quoted(text: str) -> str:
