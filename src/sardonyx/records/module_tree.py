@@ -72,11 +72,19 @@ def build(entries: Iterable[Entry], width: int, *, fold: bool = True) -> Branch:
     order = _grow(entries, width)
     shapes: dict[object, int] = {}
     for spot in reversed(order):  # children come after their parents
-        children = _in_order(list(spot.children.values()))
-        key = (spot.tag, spot.own, tuple((child.name, child.shape) for child in children))
+        spots = list(spot.children.values())
+        if all(map(_numbered, spots)):
+            spots.sort(key=lambda child: int(child.name))
+        key = (spot.tag, spot.own, tuple((child.name, child.shape) for child in spots))
         spot.shape = shapes.setdefault(key, len(shapes))
-        branch = _close(spot, _fold(children) if fold else [_done(child) for child in children])
-        spot.branch = _joined(spot, branch) if fold else branch
+        children = _fold(spots) if fold else [_done(child) for child in spots]
+        total = spot.own
+        for child in children:
+            total = _sum(total, tuple(n * child.copies for n in child.total))
+        branch = Branch(spot.name, spot.path, spot.tag, 1, spot.own, total, tuple(children))
+        if fold and spot.path and len(children) == 1 and not spot.tag and not any(spot.own):
+            branch = replace(children[0], label=f"{spot.name}.{children[0].label}")
+        spot.branch = branch
         spot.children.clear()
     return _done(order[0])
 
@@ -144,11 +152,6 @@ def _fold(spots: list[_Spot]) -> list[Branch]:
     return branches
 
 
-def _in_order(spots: list[_Spot]) -> list[_Spot]:
-    """Return numbered children ordered by number, and others in their original order."""
-    return sorted(spots, key=lambda spot: int(spot.name)) if all(map(_numbered, spots)) else spots
-
-
 def _numbered(spot: _Spot) -> bool:
     return spot.name.isdecimal() and len(spot.name) < 10
 
@@ -156,20 +159,6 @@ def _numbered(spot: _Spot) -> bool:
 def _follows(left: _Spot, right: _Spot) -> bool:
     numbered = _numbered(left) and _numbered(right)
     return numbered and int(right.name) == int(left.name) + 1 and left.shape == right.shape
-
-
-def _close(spot: _Spot, children: list[Branch]) -> Branch:
-    total = spot.own
-    for child in children:
-        total = _sum(total, tuple(n * child.copies for n in child.total))
-    return Branch(spot.name, spot.path, spot.tag, 1, spot.own, total, tuple(children))
-
-
-def _joined(spot: _Spot, branch: Branch) -> Branch:
-    """Return the only child under both names if the container owns nothing, otherwise the branch."""
-    if not spot.path or len(branch.children) != 1 or spot.tag or any(spot.own):
-        return branch
-    return replace(branch.children[0], label=f"{spot.name}.{branch.children[0].label}")
 
 
 def _done(spot: _Spot) -> Branch:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import itertools
 import json
 import re
 from collections import defaultdict
@@ -77,12 +78,14 @@ def lowest_common(paths: Iterable[str]) -> str:
     split = [path.split(".") if path else [] for path in paths]
     if not split:
         return ROOT
-    first, last = min(split), max(split)
-    shared = 0
-    while shared < min(len(first), len(last)) and first[shared] == last[shared]:
-        shared += 1
-    common = first[:shared]
-    return ".".join(common + _common_modulo_calls([parts[shared:] for parts in split]))
+    common = _common_start(split)
+    return ".".join(common + _common_modulo_calls([parts[len(common) :] for parts in split]))
+
+
+def _common_start(lists: Collection[list[str]]) -> list[str]:
+    """Return what all lists begin with."""
+    pairs = zip(min(lists), max(lists), strict=False)
+    return [one for one, _other in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)]
 
 
 def _common_modulo_calls(tails: list[list[str]]) -> list[str]:
@@ -227,12 +230,6 @@ _NUMBER = re.compile(r"_\d+$")
 _LEAST = 0.5  # share of the names that have a scope
 
 
-def _common(first: Sequence[str], last: Sequence[str]) -> Sequence[str]:
-    """Return what two lists begin with."""
-    unlike = (at for at, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1])
-    return first[: next(unlike, min(len(first), len(last)))]
-
-
 class ScopedNames:
     """The modules that the names of a file tell; none if they tell no module besides the model itself."""
 
@@ -244,7 +241,7 @@ class ScopedNames:
         if not slashed:
             scoped = [scopes for name in names if (scopes := self._scopes(name))]
             if len(scoped) > _LEAST * len(names):
-                self._root = _common(min(scoped), max(scoped))
+                self._root = _common_start(scoped)
         told = {path for name in names for path in self._read(name) or ()}
         self._tells = bool(told - {ROOT})
 
@@ -327,23 +324,18 @@ class Hierarchy:
 
     @functools.cached_property
     def _class_tags(self) -> dict[str, str]:
-        return self._tags_of(self._hidden if not self.table.include_torch_nn else self._containers)
+        return self._deep_tags if self.table.include_torch_nn else self._tags_of("torch.")
 
     @functools.cached_property
     def _deep_tags(self) -> dict[str, str]:
-        return self._tags_of(self._containers)
+        return self._tags_of("torch.nn.modules.container.")
 
-    @property
-    def _hidden(self) -> set[str]:
-        return {path for path, kind in self._classes.items() if kind.startswith("torch.") and path != ROOT}
+    def _tags_of(self, skipped: str) -> dict[str, str]:
+        """Return the class-path tag of every module whose class is known, by path; unique among siblings.
 
-    @property
-    def _containers(self) -> set[str]:
-        container = "torch.nn.modules.container."
-        return {path for path, kind in self._classes.items() if kind.startswith(container) and path != ROOT}
-
-    def _tags_of(self, hidden: set[str]) -> dict[str, str]:
-        """Return the class-path tag of every module whose class is known, by path; unique among siblings."""
+        Modules of classes that begin with `skipped` have the tag of the module around them, the model excepted.
+        """
+        hidden = {path for path, kind in self._classes.items() if kind.startswith(skipped) and path != ROOT}
         groups: dict[tuple[str | None, str], list[str]] = defaultdict(list)
         shown = self._classes.keys() - hidden
         parents = {path: nearest(path.rpartition(".")[0], shown) if path != ROOT else None for path in shown}

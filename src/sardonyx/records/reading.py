@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from sardonyx.errors import UsageError
 from sardonyx.records import outside
@@ -12,35 +13,10 @@ from sardonyx.records.base import Record, header
 def kinds() -> dict[str, type[Record]]:
     """Return all record classes by their tags."""
     from sardonyx.records import analysis, bench, comparison, export, inspection, quantization, run, study
-    from sardonyx.records import bench as placement
-    from sardonyx.records import bench as profile
-    from sardonyx.records import comparison as location
-    from sardonyx.records import export as extraction
-    from sardonyx.records import inspection as module_graph
-    from sardonyx.records import study as fleet
 
-    classes: tuple[type[Record], ...] = (
-        run.Run,
-        run.Verdict,
-        export.Export,
-        inspection.Inspection,
-        inspection.ModuleInspection,
-        inspection.Opportunities,
-        inspection.Adoption,
-        extraction.Extraction,
-        quantization.Quantization,
-        location.Location,
-        comparison.Comparison,
-        module_graph.HierarchyDag,
-        placement.Placement,
-        analysis.Analysis,
-        analysis.Decomposed,
-        bench.Benchmark,
-        profile.Profile,
-        study.Study,
-        fleet.Fleet,
-    )
-    return {record.record_tag(): record for record in classes}
+    modules = (run, export, inspection, quantization, comparison, analysis, bench, study)
+    found: list[Any] = [each for module in modules for each in vars(module).values() if isinstance(each, type)]
+    return {each.record_tag(): each for each in found if issubclass(each, Record) and each is not Record}
 
 
 def read_file(path: Path, name: str, hint: str) -> Record:
