@@ -39,6 +39,12 @@ def test_every_form_of_a_location() -> None:
     assert [text[:4] for text in pictures.values()] == ["<svg", "<svg"]
 
 
+def test_equal_models_have_a_picture_too() -> None:
+    same = replace(sample_location(), same=True, module=None, shares=(), substitutions=(), borders=0, error=0.0)
+    (picture,) = sardonyx.report(same, format="svg").files.values()
+    assert picture.count("<circle") == 0
+
+
 def test_locations_are_not_compared() -> None:
     with pytest.raises(sardonyx.UsageError, match="there is none: the given Location is a location"):
         sardonyx.report([sample_location(), sample_location()], compare=True)
