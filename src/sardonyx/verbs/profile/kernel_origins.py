@@ -7,6 +7,7 @@ inserted belongs to its neighbours. Kernels for which none of this holds stay un
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
@@ -44,11 +45,27 @@ class GraphStep(Struct, frozen=True, eq=False):
         return f"{self.domain}::{self.op_type}" if self.domain else self.op_type
 
 
-class Steps(Struct, frozen=True, eq=False):
+class Steps(Struct, frozen=True, eq=False, dict=True):
     """One graph, with its steps in order; constants are not steps."""
 
     steps: Sequence[GraphStep]
     constants: Mapping[str, Hashable]  # name → a key that is equal for equal contents
+
+    @functools.cached_property
+    def producers(self) -> Mapping[str, int]:
+        """The step that produces each value."""
+        return {name: index for index, step in enumerate(self.steps) for name in step.outputs if name}
+
+    @functools.cached_property
+    def readers(self) -> Mapping[str, Sequence[int]]:
+        """The steps that read each value, in their bodies too."""
+        readers: dict[str, list[int]] = defaultdict(list)
+        for index, step in enumerate(self.steps):
+            inside = (name for body in step.bodies.values() for name in body.readers)
+            for name in dict.fromkeys((*step.inputs, *inside)):
+                if name:
+                    readers[name].append(index)
+        return readers
 
 
 def of_file(graph: ir.Graph) -> Steps:
@@ -60,16 +77,11 @@ def of_file(graph: ir.Graph) -> Steps:
         if is_constant(node):
             constants[outputs[0]] = _content(constant_tensor(node), outputs[0])
             continue
+        inputs = tuple(value.name or "" if value is not None else "" for value in node.inputs)
+        inside = {name: of_file(body) for name, body in bodies(node)}
         steps.append(
             GraphStep(
-                node.name or "",
-                node.op_type,
-                _plain(node.domain),
-                tuple(value.name or "" if value is not None else "" for value in node.inputs),
-                outputs,
-                {name: of_file(body) for name, body in bodies(node)},
-                _equality(node),
-                node,
+                node.name or "", node.op_type, _plain(node.domain), inputs, outputs, inside, _equality(node), node
             )
         )
     return Steps(steps, constants)
@@ -81,18 +93,12 @@ def as_run(path: Path) -> Steps:
 
 
 def _of_proto(graph: onnx.GraphProto) -> Steps:
-    steps = [
-        GraphStep(
-            node.name,
-            node.op_type,
-            _plain(node.domain),
-            tuple(node.input),
-            tuple(node.output),
-            {attr.name: _of_proto(attr.g) for attr in node.attribute if attr.type == onnx.AttributeProto.GRAPH},
-            tags={attr.name: attr.s.decode(errors="replace") for attr in node.attribute if attr.name.startswith("__")},
-        )
-        for node in graph.node
-    ]
+    steps: list[GraphStep] = []
+    for node in graph.node:
+        inside = {attr.name: _of_proto(attr.g) for attr in node.attribute if attr.type == onnx.AttributeProto.GRAPH}
+        tags = {attr.name: attr.s.decode(errors="replace") for attr in node.attribute if attr.name.startswith("__")}
+        domain, inputs, outputs = _plain(node.domain), tuple(node.input), tuple(node.output)
+        steps.append(GraphStep(node.name, node.op_type, domain, inputs, outputs, inside, tags=tags))
     return Steps(steps, {tensor.name: tensor.name for tensor in graph.initializer})
 
 
@@ -128,7 +134,6 @@ class Values:
     """The values of one graph; values of graphs around it are unknown here."""
 
     def __init__(self, graph: Steps) -> None:
-        self.producer: dict[str, int] = {}  # index of a step, by value
         self._classes: dict[str, Hashable] = dict(graph.constants)
         self._sizes: set[str] = set(graph.constants)
         self._twins: dict[int, Sequence[int]] = {}
@@ -151,7 +156,6 @@ class Values:
         depends = dependence(step.op_type, operands, has_bodies=bool(step.bodies))
         for place, name in enumerate(step.outputs):
             if name:
-                self.producer[name] = index
                 self._classes[name] = self.class_of(step.inputs[0]) if step.op_type == "Identity" else (key, place)
                 if depends is not Dependence.DATA and step.inputs:
                     self._sizes.add(name)
@@ -168,24 +172,6 @@ class Values:
     def twins(self, index: int) -> Sequence[int]:
         """Return the steps equal to one, including itself."""
         return self._twins.get(index, (index,))
-
-
-def consumers(graph: Steps) -> Mapping[str, Sequence[int]]:
-    """Return the steps that read each value, in their bodies too."""
-    readers: dict[str, list[int]] = defaultdict(list)
-    for index, step in enumerate(graph.steps):
-        for name in dict.fromkeys(_read(step)):
-            if name:
-                readers[name].append(index)
-    return readers
-
-
-def _read(step: GraphStep) -> Sequence[str]:
-    names = list(step.inputs)
-    for body in step.bodies.values():
-        for inner in body.steps:
-            names.extend(_read(inner))
-    return names
 
 
 # Relate nodes and values of the graph as run to those of the file by the names that the runtime gives them.
@@ -211,12 +197,11 @@ class Names:
         }
         self._graph = graph
         self._values = values
-        self._readers = consumers(graph)
 
     def step(self, name: str) -> int | None:
         """Return the step with a name that the runtime may have extended; None if no step or several have it."""
         if name.endswith(BLOCKED) and name not in self._steps:
-            return self._values.producer.get(name.removesuffix(BLOCKED))
+            return self._graph.producers.get(name.removesuffix(BLOCKED))
         while name and name not in self._steps:
             shorter = _SUFFIX.sub("", name).removeprefix(_FUSED)
             if shorter == name:
@@ -231,12 +216,12 @@ class Names:
 
     def stands_for(self, step: GraphStep) -> Mapping[str, str]:
         """Return the value of the file that each output of a step represents, as far as names show it."""
-        values = {name: name for name in step.outputs if name in self._values.producer}
+        values = {name: name for name in step.outputs if name in self._graph.producers}
         same = self.unchanged(step)
         for place, name in enumerate(step.outputs):
             if not name or name in values:
                 continue
-            if step.name.endswith(BLOCKED) and (value := step.name.removesuffix(BLOCKED)) in self._values.producer:
+            if step.name.endswith(BLOCKED) and (value := step.name.removesuffix(BLOCKED)) in self._graph.producers:
                 values[name] = value
             elif same is not None and place < len(self._graph.steps[same].outputs):
                 values[name] = self._graph.steps[same].outputs[place]
@@ -260,7 +245,7 @@ class Names:
         """
         inside, taken, waiting = {value}, set[int](), [value]
         while waiting and (last := waiting.pop()) not in accounts.moved:
-            for index in self._readers.get(last, ()):
+            for index in self._graph.readers.get(last, ()):
                 step = self._graph.steps[index]
                 if index in taken or index in accounts.steps or moves(step) or len(step.outputs) != 1:
                     continue
@@ -270,7 +255,7 @@ class Names:
                 taken.add(index)
                 inside.add(result)
                 waiting.append(result)
-                leaving = [name for name in inside if not taken.issuperset(self._readers.get(name, ()))]
+                leaving = [name for name in inside if not taken.issuperset(self._graph.readers.get(name, ()))]
                 if len(leaving) == 1:
                     value = leaving[0]
         return value
@@ -318,14 +303,13 @@ def represented_values(run: Steps, names: Names, outside: Sequence[str]) -> dict
 def _add_missing(run: Steps, names: Names, values: dict[str, frozenset[str]]) -> None:
     """If all but one operand of a step are known, conclude that the last is what the step of the file reads beside."""
     done = frozenset[str]().union(*values.values())
-    producers = {name: step for step in run.steps for name in step.outputs}
     for step in run.steps:
-        unknown = {name for name in step.inputs if name in producers and name not in values}
+        unknown = {name for name in step.inputs if name in run.producers and name not in values}
         if len(unknown) != 1 or (index := names.step(step.name)) is None:
             continue
         name = unknown.pop()
         rest = names.read(index).difference(*(values.get(other, ()) for other in step.inputs))
-        if len(rest) == 1 and (moves(producers[name]) or not rest & done):
+        if len(rest) == 1 and (moves(run.steps[run.producers[name]]) or not rest & done):
             values[name] = rest
 
 
@@ -334,10 +318,9 @@ def _add_moved(run: Steps, values: dict[str, frozenset[str]]) -> None:
     for step in run.steps:
         if moves(step) and step.outputs[0] not in values and step.inputs[0] in values:
             values[step.outputs[0]] = values[step.inputs[0]]
-    readers = consumers(run)
     for step in reversed(run.steps):
         for name in step.outputs:
-            users = [run.steps[index] for index in readers.get(name, ())]
+            users = [run.steps[index] for index in run.readers.get(name, ())]
             if not name or name in values or not users:
                 continue
             if all(moves(user) and user.outputs[0] in values for user in users):
@@ -363,8 +346,7 @@ UNTRACED = Trace(frozenset(), TracedBy.NOTHING)
 def trace(run: Steps, file: Steps) -> dict[GraphStep, Trace]:
     """Trace every step of the graph as run to steps of the file, in bodies of control flow too."""
     tracer = Tracer(run, file)
-    origins = tracer.by_values()
-    tracer.by_names(origins)
+    origins = tracer.by_values_or_names()
     tracer.by_neighbours(origins)
     origins = tracer.with_twins(origins)
     traces: dict[GraphStep, Trace] = {}
@@ -421,53 +403,43 @@ class Tracer:
         self.values = Values(file)
         self.names = Names(file, self.values)
         read = (name for step in file.steps for name in step.inputs if name)
-        outside = [name for name in read if name not in self.values.producer]  # inputs, and values of graphs around it
+        outside = [name for name in read if name not in file.producers]  # inputs, and values of graphs around it
         self.represented = represented_values(run, self.names, outside)
         produced = (name for step in run.steps for name in step.outputs)
         self._produced = {self.values.class_of(value) for name in produced for value in self.represented.get(name, ())}
 
-    def by_values(self) -> _Origins:
-        """Trace nodes that did not change, and kernels between values of the file."""
+    def by_values_or_names(self) -> _Origins:
+        """Trace nodes that did not change, kernels between values of the file, and other kernels by their names."""
         origins: _Origins = {}
         for index, step in enumerate(self.run.steps):
-            same = self.names.unchanged(step)
+            same, named = self.names.unchanged(step), self.names.step(step.name)
             if same is not None and self._same_outputs(step, self.file.steps[same]):
                 origins[index] = frozenset({same}), TracedBy.NAME
             elif between := self.between(step):
                 origins[index] = between, TracedBy.VALUES
-        return origins
-
-    def by_names(self, origins: _Origins) -> None:
-        """Trace kernels whose values are unknown by their names."""
-        for index, step in enumerate(self.run.steps):
-            if index not in origins and (named := self.names.step(step.name)) is not None:
+            elif named is not None:
                 origins[index] = frozenset({named}), TracedBy.NAME
+        return origins
 
     def by_neighbours(self, origins: _Origins) -> None:
         """Trace inserted steps: to their producers if they finish a value of the file, otherwise to their consumers."""
-        readers = consumers(self.run)
-        producers = {name: index for index, step in enumerate(self.run.steps) for name in step.outputs if name}
-        finishing = {
-            index
-            for index, step in enumerate(self.run.steps)
-            if index not in origins and any(name in self.values.producer for name in step.outputs)
-        }
-        for index in sorted(finishing):
-            inputs = self.run.steps[index].inputs
-            self._adopt(index, [producers[name] for name in inputs if name in producers], origins)
-        for index in reversed(range(len(self.run.steps))):
-            if index not in origins:
-                outputs = self.run.steps[index].outputs
-                self._adopt(index, [user for name in outputs for user in readers.get(name, ())], origins)
-        for index, step in enumerate(self.run.steps):
-            if index not in origins:
-                self._adopt(index, [producers[name] for name in step.inputs if name in producers], origins)
+        run, everywhere = self.run, range(len(self.run.steps))
 
-    def _adopt(self, index: int, neighbours: Sequence[int], origins: _Origins) -> None:
-        """Give a step the origins of its neighbours, if they have any."""
-        steps = frozenset[int]().union(*(origins[neighbour][0] for neighbour in neighbours if neighbour in origins))
-        if steps:
-            origins[index] = steps, TracedBy.NEIGHBOURS
+        def before(index: int) -> Iterable[int]:
+            return (run.producers[name] for name in run.steps[index].inputs if name in run.producers)
+
+        def after(index: int) -> Iterable[int]:
+            return (user for name in run.steps[index].outputs for user in run.readers.get(name, ()))
+
+        finishing = [
+            index for index in everywhere if not self.file.producers.keys().isdisjoint(run.steps[index].outputs)
+        ]
+        for indices, neighbours in ((finishing, before), (reversed(everywhere), after), (everywhere, before)):
+            for index in indices:
+                if index not in origins:
+                    known = (origins[neighbour][0] for neighbour in neighbours(index) if neighbour in origins)
+                    if steps := frozenset[int]().union(*known):
+                        origins[index] = steps, TracedBy.NEIGHBOURS
 
     def between(self, step: GraphStep) -> frozenset[int]:
         """Return the steps of the file between the values that a step reads and those that it produces."""
@@ -483,7 +455,7 @@ class Tracer:
             with_sizes = self.values.is_size(target)
             waiting = [target]
             while waiting:
-                producer = self.values.producer.get(waiting.pop())
+                producer = self.file.producers.get(waiting.pop())
                 if producer is None or producer in steps:
                     continue
                 steps.add(producer)

@@ -36,8 +36,7 @@ from sardonyx.runtime.library import Feeds
 from sardonyx.runtime.timed import Level, Settings, TimedModel, weights_beside
 from sardonyx.verbs.bench.bench import listed_sources
 from sardonyx.verbs.bench.sessions import settings_of
-from sardonyx.verbs.profile import kernel_origins
-from sardonyx.verbs.profile.kernel_origins import UNTRACED, GraphStep, Steps, Trace, through, trace
+from sardonyx.verbs.profile.kernel_origins import UNTRACED, GraphStep, Steps, Trace, as_run, of_file, through, trace
 from sardonyx.verification.subject import Subject as ModelSubject
 
 # Read the runtime's profile: its runs with their kernel calls, and which step of the graph each call belongs to.
@@ -127,7 +126,10 @@ def _match_step(calls: Sequence[KernelCall], began: int, step: GraphStep, matche
     """Match one call of a step, after those of its bodies; return the index after it, or None if it does not match."""
     before = len(matches)
     at: int | None = began
-    while step.bodies and at is not None and not _encloses(calls, began, at, step):
+    while step.bodies and at is not None:
+        is_here = at < len(calls) and _is_call_of(calls[at], step)
+        if is_here and (at == began or calls[at].start <= calls[began].start):
+            break  # the calls since `began`, if any, ran inside it
         ends = (_match_body(calls, at, body, matches) for body in step.bodies.values())
         at = next((end for end in ends if end is not None), None)
     if at is None or at >= len(calls) or not _is_call_of(calls[at], step):
@@ -154,11 +156,6 @@ def _match_body(calls: Sequence[KernelCall], began: int, body: Steps, matches: l
         waiting.remove(step)
         at = end
     return at if at > began else None
-
-
-def _encloses(calls: Sequence[KernelCall], began: int, at: int, step: GraphStep) -> bool:
-    """Return whether a call is that of the step, and the calls since `began`, if any, ran inside it."""
-    return at < len(calls) and _is_call_of(calls[at], step) and (at == began or calls[at].start <= calls[began].start)
 
 
 def _is_call_of(call: KernelCall, step: GraphStep) -> bool:
@@ -192,10 +189,10 @@ class Profiled:
         optimized = subject.folder / "optimized.onnx"
         profile = subject.folder / "profile"
         self._notes: list[str] = []
-        self._graph: kernel_origins.Steps | None = None
+        self._graph: Steps | None = None
         try:
             self._session = saving(subject.source, subject.settings, optimized, profile)
-            self._graph = kernel_origins.as_run(optimized)
+            self._graph = as_run(optimized)
         except RuntimeFailure:  # a provider that compiles parts of the graph cannot save them
             self._session = TimedModel(subject.source, subject.settings, profile=profile)
             self._notes.append(_UNSAVED)
@@ -204,7 +201,7 @@ class Profiled:
     @property
     def capacity(self) -> int:
         """The number of runs that fit into the runtime's profile."""
-        graph = self._graph or kernel_origins.of_file(self.subject.tagged.model.graph)
+        graph = self._graph or of_file(self.subject.tagged.model.graph)
         return MOST_EVENTS // (len(graph.steps) + 2)
 
     def record(self, name: str, plain_ms: float, runs: int) -> ProfiledModel:
@@ -212,7 +209,8 @@ class Profiled:
         source = self.subject.tagged
         profiled = read(self._session.end_profile())[-runs:]
         del self._session, self.run  # tracing may have to load the model again
-        graph = self._graph or _of_calls(profiled)
+        calls = profiled[0].calls if profiled else ()  # if a provider does not save the graph, only they are known
+        graph = self._graph or Steps([GraphStep(call.name, call.op_type, "", (), (), {}) for call in calls], {})
         matched = [(run, matches) for run in profiled if (matches := match(run, graph)) is not None]
         if not matched:
             raise RuntimeFailure("ONNX Runtime's profile does not match the graph that it ran")
@@ -236,15 +234,15 @@ class Profiled:
             notes=(*self._notes, *([lost] if len(matched) < len(profiled) else []), *untagged),
         )
 
-    def _traces(self, graph: kernel_origins.Steps) -> dict[kernel_origins.GraphStep, Trace]:
+    def _traces(self, graph: Steps) -> dict[GraphStep, Trace]:
         """Trace the graph to the file; if layouts were changed, by way of the graph before, whose values have names."""
-        file = kernel_origins.of_file(self.subject.tagged.model.graph)
+        file = of_file(self.subject.tagged.model.graph)
         if not any(step.domain in _LAYOUTS for step in graph.steps):
             return trace(graph, file)
         settings = self.subject.settings
         optimized = self.subject.folder / "before.onnx"
         saving(self.subject.source, Settings(settings.threads, settings.provider, Level.EXTENDED), optimized)
-        before = kernel_origins.as_run(optimized)
+        before = as_run(optimized)
         return through(trace(graph, before), trace(before, file))
 
 
@@ -258,14 +256,6 @@ def saving(
     with contextlib.suppress(OSError, NotImplementedError):
         weights_beside(optimized).symlink_to(os.devnull)
     return TimedModel(source, settings, profile=profile, optimized=optimized)
-
-
-def _of_calls(runs: list[Run]) -> kernel_origins.Steps:
-    """Return the steps of a graph of which only the calls are known."""
-    calls = runs[0].calls if runs else ()
-    return kernel_origins.Steps(
-        [kernel_origins.GraphStep(call.name, call.op_type, "", (), (), {}) for call in calls], {}
-    )
 
 
 # Times of kernels, and from them the times of the modules they belong to.
@@ -399,7 +389,9 @@ def profile_timed(
     with temporary_folder() as folder:
         with clock.phase("load"):
             loaded = [tagged(source) for source in sources]
-            points = [_sizes(loaded[0], {**(sizes or {}), **point}) for point in at or ({},)]
+            session = ModelSubject(loaded[0].path or loaded[0].model).any_session
+            given = [{**(sizes or {}), **point} for point in at or ({},)]
+            points = [dynamic_dims(loaded[0].model, point, session) for point in given]  # sizes that the model accepts
             subjects = [
                 Subject(model, model.path or to_proto(model.model), feeds, settings, Path(tempfile.mkdtemp(dir=folder)))
                 for point in points
@@ -455,11 +447,6 @@ def _run(ready: Sequence[Callable[[], object]], runs: int | None, capacity: int,
             run()
         progress("run profiled", (done + 1) / wanted)
     return wanted
-
-
-def _sizes(model: Tagged, given: Mapping[str, int]) -> dict[str, int]:
-    """Return sizes that a model accepts."""
-    return dynamic_dims(model.model, given, ModelSubject(model.path or model.model).any_session)
 
 
 def _feeds(models: Sequence[ir.Model], sizes: Mapping[str, int] | None, seed: int) -> list[Feeds]:
