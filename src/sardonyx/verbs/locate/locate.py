@@ -7,7 +7,7 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -25,7 +25,7 @@ from sardonyx.records.environment import environment
 from sardonyx.records.input_specs import read_arrays
 from sardonyx.records.inspection import Port
 from sardonyx.records.progress import Progress
-from sardonyx.records.provenance import lowest_common, owner_of
+from sardonyx.records.provenance import Hierarchy, lowest_common, owner_of
 from sardonyx.records.run import Accuracy
 from sardonyx.runtime import Array, Value
 from sardonyx.runtime.sessions import Runtime, parse_runtimes
@@ -34,8 +34,11 @@ from sardonyx.verbs.locate.module_search import (
     Border,
     BorderPair,
     Finding,
+    FirstModel,
     Interval,
     ModuleSearch,
+    Rounded,
+    SecondModel,
     between,
     comparable_arrays,
     has_modules,
@@ -45,7 +48,7 @@ from sardonyx.verbs.locate.module_search import (
     pair_borders,
     relative_error,
 )
-from sardonyx.verification.border_probe import BorderProbe, Values
+from sardonyx.verification.border_probe import BorderProbe
 from sardonyx.verification.compare import seeds_from
 from sardonyx.verification.output_comparison import OutputComparer, Precise
 from sardonyx.verification.reference import Reference
@@ -101,10 +104,10 @@ def locate(
     report: Progress = progress or (lambda _phase, _fraction: None)
     second = tagged(b)
     if isinstance(a, (str, os.PathLike, ir.Model)) or hasattr(a, "graph"):
-        pair = _graphs(tagged(a), second, inputs, seed, runtimes, threads, report)  # pyright: ignore[reportArgumentType]
+        models = _graphs(tagged(a), second, inputs, seed, runtimes, threads, report)  # pyright: ignore[reportArgumentType]
     else:
-        pair = _live(a, second, inputs, kwargs, seed, runtimes, threads, report)
-    return _located(pair, second, most_runs, report, began)
+        models = _live(a, second, inputs, kwargs, seed, runtimes, threads, report)
+    return models.located(most_runs, report, began)
 
 
 class _Trial(Struct, frozen=True, eq=False):
@@ -117,12 +120,12 @@ class _Trial(Struct, frozen=True, eq=False):
     failures: list[str]
 
 
-class _First:
-    """The reference in ONNX."""
+class _Probed:
+    """A model in ONNX on one trial; a place is that of a border with one of these values."""
 
-    def __init__(self, probe: BorderProbe, feeds: Mapping[str, Value], pairs: Sequence[BorderPair]) -> None:
+    def __init__(self, probe: BorderProbe, feeds: Mapping[str, Value], borders: Sequence[ir.Value | None]) -> None:
         self._probe, self._feeds = probe, feeds
-        self._names = [(pair.first.name or "") if pair.first is not None else "" for pair in pairs]
+        self._names = [(border.name or "") if border is not None else "" for border in borders]
 
     def values_from(self, given: Mapping[int, Array] | None, places: Sequence[int]) -> Mapping[int, Value]:
         """Return the values at some borders if those at earlier ones are replaced."""
@@ -138,14 +141,6 @@ class _First:
         """Return the values at some borders, and those in double precision; None if the model does not run in it."""
         exact = self._probe.in_double(self._feeds, [self._names[place] for place in places])
         return exact and (self.values_from(None, places), {place: exact[1][self._names[place]] for place in places})
-
-
-class _Second(_First):
-    """The model that is compared with the reference."""
-
-    def __init__(self, probe: BorderProbe, feeds: Mapping[str, Value], pairs: Sequence[BorderPair]) -> None:
-        super().__init__(probe, feeds, pairs)
-        self._names = [pair.second.name or "" for pair in pairs]
 
     def outputs_after(self, values: Mapping[int, Array]) -> list[Value]:
         """Return the outputs if the values at some borders are replaced."""
@@ -169,21 +164,6 @@ class _LiveFirst:
         return {place: values.get(self._keys[place]) for place in places}
 
 
-class _Pair(Struct, frozen=True, eq=False):
-    """The two models on one trial, with the borders that correspond."""
-
-    first: LocatedModel
-    second: LocatedModel
-    trial: _Trial
-    search: ModuleSearch | None  # None: the outputs agree
-    pairs: Sequence[BorderPair]
-    slices: Sequence[Between]
-    flows: tuple[Flow | None, Flow]
-    unpaired: Sequence[str]
-    probes: Sequence[BorderProbe]
-    live: LiveValues | None = None
-
-
 def _runtimes(names: Sequence[Runtime | str]) -> tuple[Runtime, Runtime]:
     if len(names) > 2:
         raise UsageError("there are two models and more than two runtimes", hint="give one runtime, or one for each")
@@ -199,7 +179,7 @@ def _graphs(
     runtimes: Sequence[Runtime | str],
     threads: int | None,
     report: Progress,
-) -> _Pair:
+) -> _Models:
     """Compare two ONNX models on the trials; the first trial on which they differ is searched."""
     one, other = _runtimes(runtimes)
     _check_inputs(first.model, second.model)
@@ -216,30 +196,35 @@ def _graphs(
     answers = [
         answer for answer in reference.answers() if 0 not in answer.inputs.dims.values() and not answer.hides_row
     ]
-    probes = (
-        BorderProbe(first.model, reference.runtime, threads=threads),
-        BorderProbe(second.model, other, threads=threads),
-    )
-    trial = None
+    a = BorderProbe(first.model, reference.runtime, threads=threads)
+    b = BorderProbe(second.model, other, threads=threads)
+    trials: list[_Trial] = []  # a reference without answers raises an error
     for answer in answers or reference.answers():
         report(f"comparing the outputs: {answer.style}", None)
         feeds = _converted(answer.inputs.feeds, second.model)
-        trial = _compared(probes, answer.style, dict(answer.inputs.feeds), feeds, answer.outputs, reference.random)
-        if trial.failures:
+        trials.append(_compared(a, b, answer.style, answer.inputs.feeds, feeds, answer.outputs, reference.random))
+        if trials[-1].failures:
             break
-    assert trial is not None, "a reference without answers raises an error"
-    flows = Flow(first.model), Flow(second.model)
-    names = LocatedModel(first.name, "onnx", reference.name), LocatedModel(second.name, "onnx", probes[1].name)
-    if not trial.failures:
-        return _Pair(*names, trial, None, (), (), flows, (), probes)
-    report("pairing the borders of modules", None)
-    outputs = list(zip(first.model.graph.outputs, second.model.graph.outputs, strict=True))
-    pairs, unpaired = pair_borders(*flows, outputs)
-    slices = _slices(flows[1], pairs)
-    feeds = _converted(trial.feeds, second.model)
-    a, b = _First(probes[0], trial.feeds, pairs), _Second(probes[1], feeds, pairs)
-    search = ModuleSearch(_borders(flows, pairs, slices), a, b, trial.expected, trial.results, a.rounded)
-    return _Pair(*names, trial, search, pairs, slices, flows, unpaired, probes)
+    trial, flows = trials[-1], (Flow(first.model), Flow(second.model))
+    pairs, unpaired = list[BorderPair](), list[str]()
+    if trial.failures:
+        report("pairing the borders of modules", None)
+        outputs = zip(first.model.graph.outputs, second.model.graph.outputs, strict=True)
+        pairs, unpaired = pair_borders(*flows, outputs)
+    reached = _Probed(a, trial.feeds, [pair.first for pair in pairs])
+    return _Models(
+        LocatedModel(first.name, "onnx", reference.name),
+        LocatedModel(second.name, "onnx", b.name),
+        second.hierarchy,
+        trial,
+        flows,
+        (a, b),
+        pairs,
+        unpaired,
+        reached,
+        _Probed(b, _converted(trial.feeds, second.model), [pair.second for pair in pairs]),
+        reached.rounded,
+    )
 
 
 def _check_inputs(first: ir.Model, second: ir.Model) -> None:
@@ -267,7 +252,8 @@ def _converted(feeds: Mapping[str, Value], model: ir.Model) -> dict[str, Value]:
 
 
 def _compared(
-    probes: tuple[BorderProbe, BorderProbe],
+    a: BorderProbe,
+    b: BorderProbe,
     style: str,
     feeds: Mapping[str, Value],
     converted: Mapping[str, Value],
@@ -276,137 +262,142 @@ def _compared(
 ) -> _Trial:
     """Run the second model and compare the outputs; rounding is measured in the first probe's model."""
     try:
-        results, _ = probes[1].run(converted)
+        results, _ = b.run(converted)
     except RuntimeFailure as failure:
         raise ModelError(f"the second model does not run on the inputs of the first: {failure.message}") from failure
+    clean = results if a is b else expected
+    in_double = functools.cache(lambda: a.in_double(feeds, ()))
 
-    clean = results if probes[0] is probes[1] else expected
-    exact = functools.cache(lambda: probes[0].in_double(feeds, ()))
+    def rounding(index: int) -> Precise | None:
+        exact = in_double()
+        return None if exact is None else Precise(roundings=lambda: [([clean[index]], [exact[0][index]])])
 
     failures: list[str] = []
     for index, (one, other) in enumerate(zip(expected, results, strict=True)):
-        name, pair = probes[0].output_names[index], comparable_arrays(one, other) or (one, other)
-        comparer = OutputComparer([name], Accuracy.REASSOCIATES, random)
-        failures += comparer.compare([pair[0]], [pair[1]], lambda index=index: _rounding_of(clean, exact(), index))
+        left, right = comparable_arrays(one, other) or (one, other)
+        comparer = OutputComparer([a.output_names[index]], Accuracy.REASSOCIATES, random)
+        failures += comparer.compare([left], [right], functools.partial(rounding, index))
     return _Trial(style, feeds, expected, results, failures)
 
 
-def _rounding_of(values: Sequence[Value], exact: Values | None, index: int) -> Precise | None:
-    """Return the rounding error of one output, or None if the model does not run in double precision."""
-    return None if exact is None else Precise(roundings=lambda: [([values[index]], [exact[0][index]])])
+class _Models(Struct, frozen=True, eq=False):
+    """The two models on one trial, with the borders that correspond, none if the outputs agree."""
 
+    first: LocatedModel
+    second: LocatedModel
+    hierarchy: Hierarchy  # of the second
+    trial: _Trial
+    flows: tuple[Flow | None, Flow]
+    probes: Sequence[BorderProbe]
+    pairs: Sequence[BorderPair]
+    unpaired: Sequence[str]  # modules without a border that corresponds
+    reference: FirstModel  # at these borders, as the next
+    compared: SecondModel
+    rounded: Rounded
+    live: LiveValues | None = None
 
-def _slices(flow: Flow, pairs: Sequence[BorderPair]) -> list[Between]:
-    borders = frozenset(pair.second for pair in pairs)
-    return [between(flow, pair.second, borders) for pair in pairs]
+    def _borders(self, slices: Sequence[Between]) -> list[Border]:
+        """Return the borders in the order of the second model, with the last border that is computed from each."""
+        outputs = self.flows[1].outputs
+        places = {pair.second: place for place, pair in enumerate(self.pairs)}
+        last = [len(self.pairs) if pair.second in outputs else -1 for pair in self.pairs]
+        for place, part in enumerate(slices):
+            for value in part.borders:
+                last[places[value]] = max(last[places[value]], place)
+        return [
+            Border(pair.second.name or "", module, use, pair.named)
+            for pair, module, use in zip(self.pairs, self._modules(slices), last, strict=True)
+        ]
 
+    def _modules(self, slices: Sequence[Between]) -> Iterable[str]:
+        """Yield for every border the module that computes it from the borders before it, in both models.
 
-def _modules(flows: tuple[Flow | None, Flow], pairs: Sequence[BorderPair], slices: Sequence[Between]) -> list[str]:
-    """Return for every border the module that computes it from the borders before it, in both models.
+        A model without tags says nothing about it; if neither has tags, it is the node that computes the border.
+        """
+        first, second = self.flows
+        known = frozenset(pair.first for pair in self.pairs if pair.first is not None)
+        for pair, part in zip(self.pairs, slices, strict=True):
+            own = [part.module(second)] if has_modules(second) else []
+            if first is not None and pair.first is not None and has_modules(first):
+                own.append(between(first, pair.first, known).module(first))
+            producer = pair.second.producer()
+            yield lowest_common(own) if own or producer is None else label(producer)
 
-    A model without tags says nothing about it; if neither has tags, it is the node that computes the border.
-    """
-    first, second = flows
-    known = frozenset(pair.first for pair in pairs if pair.first is not None)
-    modules: list[str] = []
-    for pair, part in zip(pairs, slices, strict=True):
-        own = [part.module(second)] if has_modules(second) else []
-        if first is not None and pair.first is not None and has_modules(first):
-            own.append(between(first, pair.first, known).module(first))
-        producer = pair.second.producer()
-        modules.append(lowest_common(own) if own or producer is None else label(producer))
-    return modules
-
-
-def _borders(flows: tuple[Flow | None, Flow], pairs: Sequence[BorderPair], slices: Sequence[Between]) -> list[Border]:
-    """Return the borders in the order of the second model, with the last border that is computed from each."""
-    places = {pair.second: place for place, pair in enumerate(pairs)}
-    last = [len(pairs) if pair.second in flows[1].outputs else -1 for pair in pairs]
-    for place, part in enumerate(slices):
-        for value in part.borders:
-            last[places[value]] = max(last[places[value]], place)
-    modules = _modules(flows, pairs, slices)
-    return [
-        Border(pair.second.name or "", module, use, pair.named)
-        for pair, module, use in zip(pairs, modules, last, strict=True)
-    ]
-
-
-def _located(pair: _Pair, second: Tagged, most_runs: int, report: Progress, began: float) -> Location:
-    """Search the first difference and measure the shares."""
-    search, finding, shares = pair.search, None, ()
-    notes = [] if pair.live is None else list(pair.live.notes)
-    if search is not None:
-        report("searching the first module that differs", None)
-        finding = search.first_difference()
-        report("measuring the shares of modules", None)
-        shares = _shares(
-            search, search.intervals(most_runs if finding is not None else 0), most_runs // _RUNS_PER_MODULE
+    def located(self, most_runs: int, report: Progress, began: float) -> Location:
+        """Search the first difference, measure the shares, and return the record."""
+        trial, live = self.trial, self.live
+        notes = [] if live is None else list(live.notes)
+        module: DifferingModule | None = None
+        shares: tuple[ModuleShare, ...] = ()
+        substitutions: list[Substitution] = []
+        if trial.failures:
+            borders = frozenset(pair.second for pair in self.pairs)
+            slices = [between(self.flows[1], pair.second, borders) for pair in self.pairs]
+            models = self.reference, self.compared
+            search = ModuleSearch(self._borders(slices), *models, trial.expected, trial.results, self.rounded)
+            report("searching the first module that differs", None)
+            finding = search.first_difference()
+            report("measuring the shares of modules", None)
+            intervals = search.intervals(most_runs if finding is not None else 0)
+            shares = _shares(search, intervals, most_runs // _RUNS_PER_MODULE)
+            names = [search.borders[place].name for place in search.left_out]
+            if names:
+                notes.append(f"not compared, because the models hold other values there: {', '.join(names)}")
+            if search.harmless is not None:
+                name, why = search.borders[search.harmless.index].name, search.harmless.reason
+                notes.append(f"'{name}' differs before it, but without an effect on the error: {why}")
+            module = None if finding is None else self._differing(search, finding, slices)
+            for index, error in search.errors:
+                border = search.borders[index] if index >= 0 else Border("", "", 0, False)
+                substitutions.append(Substitution(index + 1, border.module, border.name, error))
+        parts = [max(share.share, 0.0) for share in shares]
+        spread = sum(parts) ** 2 / sum(part**2 for part in parts) if any(parts) else 0.0
+        return Location(
+            environment=environment(),
+            first=self.first,
+            second=self.second,
+            same=not trial.failures,
+            gradual=spread >= _GRADUAL_SPREAD and max(parts, default=0.0) < _DOMINANT_SHARE,
+            module=module,
+            shares=shares,
+            spread=spread,
+            error=relative_error(trial.expected, trial.results),
+            failures=tuple(trial.failures),
+            trial=trial.label,
+            borders=len(self.pairs),
+            unpaired=tuple(self.unpaired),
+            runs=sum(probe.runs for probe in self.probes) + (0 if live is None else live.runs),
+            substitutions=tuple(substitutions),
+            peak_bytes=max((probe.peak_bytes for probe in self.probes), default=0),
+            seconds=time.perf_counter() - began,
+            notes=tuple(notes),
         )
-        names = [search.borders[place].name for place in search.left_out]
-        if names:
-            notes.append(f"not compared, because the models hold other values there: {', '.join(names)}")
-        if search.harmless is not None:
-            name = search.borders[search.harmless.index].name
-            notes.append(f"'{name}' differs before it, but without an effect on the error: {search.harmless.reason}")
-    parts = [max(share.share, 0.0) for share in shares]
-    spread = sum(parts) ** 2 / sum(part**2 for part in parts) if any(parts) else 0.0
-    trial = pair.trial
-    return Location(
-        environment=environment(),
-        first=pair.first,
-        second=pair.second,
-        same=not trial.failures,
-        gradual=spread >= _GRADUAL_SPREAD and max(parts, default=0.0) < _DOMINANT_SHARE,
-        module=None if search is None or finding is None else _differing(pair, search, finding, second),
-        shares=shares,
-        spread=spread,
-        error=relative_error(trial.expected, trial.results),
-        failures=tuple(trial.failures),
-        trial=trial.label,
-        borders=len(pair.pairs),
-        unpaired=tuple(pair.unpaired),
-        runs=sum(probe.runs for probe in pair.probes) + (0 if pair.live is None else pair.live.runs),
-        substitutions=() if search is None else _substitutions(search),
-        peak_bytes=max((probe.peak_bytes for probe in pair.probes), default=0),
-        seconds=time.perf_counter() - began,
-        notes=tuple(notes),
-    )
 
-
-def _differing(pair: _Pair, search: ModuleSearch, finding: Finding, second: Tagged) -> DifferingModule:
-    border, flow = search.borders[finding.index], pair.flows[1]
-    compared = frozenset(one.second for place, one in enumerate(pair.pairs) if place not in search.left_out)
-    part = between(flow, pair.pairs[finding.index].second, compared)
-    modules = part.modules(flow)
-    is_tagged = has_modules(flow)
-    module = lowest_common([border.module, part.module(flow)]) if search.left_out and is_tagged else border.module
-    share = search.share_of(finding)
-    side = part.side_nodes(flow) if is_tagged else []
-    if not _is_only_cause(share, side, [other for other in pair.slices if other.nodes != part.nodes]):
-        module = lowest_common([module, *(owner_of(flow.origins[node]) for node in side)])
-    return DifferingModule(
-        module=module,
-        tag=second.hierarchy.tag(module),
-        value=border.name,
-        error=finding.error,
-        reason=finding.reason,
-        share=share,
-        nodes=tuple(label(node) for node in part.nodes if node in part.after or not part.after)[:_LISTED_NODES],
-        modules=tuple(modules) if len(modules) > 1 else (),
-    )
-
-
-def _is_only_cause(share: float | None, side: Sequence[ir.Node], others: Sequence[Between]) -> bool:
-    """Return whether a module has the fault itself, and not the numbers of other modules that enter it unseen.
-
-    If other modules read these numbers too, they would share the error.
-    """
-    return (
-        share is not None
-        and share >= _ONLY_CAUSE_SHARE
-        and all(any(node in other.nodes for other in others) for node in side)
-    )
+    def _differing(self, search: ModuleSearch, finding: Finding, slices: Sequence[Between]) -> DifferingModule:
+        border, flow = search.borders[finding.index], self.flows[1]
+        compared = frozenset(one.second for place, one in enumerate(self.pairs) if place not in search.left_out)
+        part = between(flow, self.pairs[finding.index].second, compared)
+        modules = part.modules(flow)
+        is_tagged = has_modules(flow)
+        module = lowest_common([border.module, part.module(flow)]) if search.left_out and is_tagged else border.module
+        share = search.share_of(finding)
+        side = part.side_nodes(flow) if is_tagged else []
+        # If other modules read numbers that enter a module unseen, they would share the error: then the module itself
+        # has the fault, and not those that these numbers come from.
+        others = [other.nodes for other in slices if other.nodes != part.nodes]
+        are_read_elsewhere = all(any(node in nodes for nodes in others) for node in side)
+        if share is None or share < _ONLY_CAUSE_SHARE or not are_read_elsewhere:
+            module = lowest_common([module, *(owner_of(flow.origins[node]) for node in side)])
+        return DifferingModule(
+            module=module,
+            tag=self.hierarchy.tag(module),
+            value=border.name,
+            error=finding.error,
+            reason=finding.reason,
+            share=share,
+            nodes=tuple(label(node) for node in part.nodes if node in part.after or not part.after)[:_LISTED_NODES],
+            modules=tuple(modules) if len(modules) > 1 else (),
+        )
 
 
 def _shares(search: ModuleSearch, intervals: Sequence[Interval], most: int) -> tuple[ModuleShare, ...]:
@@ -419,35 +410,19 @@ def _shares(search: ModuleSearch, intervals: Sequence[Interval], most: int) -> t
     """
     merged: dict[tuple[str, ...], list[Interval]] = {}
     for interval in intervals:
-        modules = tuple(
-            dict.fromkeys(search.borders[place].module for place in range(interval.start + 1, interval.end + 1))
-        )
-        merged.setdefault(modules, []).append(interval)
+        places = range(interval.start + 1, interval.end + 1)
+        merged.setdefault(tuple(dict.fromkeys(search.borders[place].module for place in places)), []).append(interval)
+    summed = [(sum(part.share for part in parts), modules, parts) for modules, parts in merged.items()]
     listed: list[ModuleShare] = []
-    for modules, parts in sorted(merged.items(), key=lambda item: -_sum(item[1])):
-        if _sum(parts) >= _LEAST_SHARE:
+    for share, modules, parts in sorted(summed, key=lambda entry: -entry[0]):
+        if share >= _LEAST_SHARE:
             adjacent = all(one.end == other.start for one, other in itertools.pairwise(parts))
             alone = search.alone(parts[0].start, parts[-1].end) if adjacent and len(listed) < most else None
-            error = _finite(search.module_error(parts[-1].end))
+            error = search.module_error(parts[-1].end)
+            finite = error if error is not None and math.isfinite(error) else None
             names = modules if len(modules) > 1 else ()
-            listed.append(ModuleShare(lowest_common(modules), _sum(parts), names, error, alone))
+            listed.append(ModuleShare(lowest_common(modules), share, names, finite, alone))
     return tuple(listed)
-
-
-def _substitutions(search: ModuleSearch) -> tuple[Substitution, ...]:
-    places = [(search.borders[index] if index >= 0 else None, index, error) for index, error in search.errors]
-    return tuple(
-        Substitution(index + 1, "" if border is None else border.module, "" if border is None else border.name, error)
-        for border, index, error in places
-    )
-
-
-def _sum(intervals: Sequence[Interval]) -> float:
-    return sum(interval.share for interval in intervals)
-
-
-def _finite(error: float | None) -> float | None:
-    return error if error is not None and math.isfinite(error) else None
 
 
 def _live(
@@ -459,7 +434,7 @@ def _live(
     runtimes: Sequence[Runtime | str],
     threads: int | None,
     report: Progress,
-) -> _Pair:
+) -> _Models:
     """Compare a PyTorch module with an ONNX model on one example."""
     from sardonyx.frontend.installed import require_torch
 
@@ -468,26 +443,34 @@ def _live(
 
     report("running the PyTorch module", None)
     live = LiveValues(module, *_example(module, second.model, inputs, kwargs, seed))
-    names = [value.name or "" for value in second.model.graph.inputs if not value.is_initializer()]
-    feeds = live.feeds(names)
-    expected = live.outputs()
+    feeds = live.feeds([value.name or "" for value in second.model.graph.inputs if not value.is_initializer()])
+    expected, outputs = live.outputs(), second.model.graph.outputs
     probe = BorderProbe(second.model, _runtimes(runtimes)[1], threads=threads)
-    if len(expected) != len(second.model.graph.outputs):
+    if len(expected) != len(outputs):
         raise UsageError(
-            f"the module has {len(expected)} outputs and the file {len(second.model.graph.outputs)}",
+            f"the module has {len(expected)} outputs and the file {len(outputs)}",
             hint="give the model that the file was exported from",
         )
-    trial = _compared((probe, probe), "given" if inputs is not None else "example", feeds, feeds, expected)
+    style = "given" if inputs is not None else "example"
+    trial = _compared(probe, probe, style, feeds, feeds, expected)
     flow = Flow(second.model)
-    named = LocatedModel(type(module).__name__, "torch", live.name), LocatedModel(second.name, "onnx", probe.name)
-    if not trial.failures:
-        return _Pair(*named, trial, None, (), (), (None, flow), (), (probe,), live)
-    keys, unpaired = _live_pairs(flow, live, second.model.graph.outputs)
+    keys, unpaired = _live_pairs(flow, live, outputs) if trial.failures else ({}, [])
     pairs = in_order(flow, [BorderPair(None, value, False) for value in keys])
-    slices = _slices(flow, pairs)
-    a, b = _LiveFirst(live, keys, pairs), _Second(probe, feeds, pairs)
-    search = ModuleSearch(_borders((None, flow), pairs, slices), a, b, trial.expected, trial.results, b.rounded)
-    return _Pair(*named, trial, search, pairs, slices, (None, flow), unpaired, (probe,), live)
+    reached = _Probed(probe, feeds, [pair.second for pair in pairs])
+    return _Models(
+        LocatedModel(type(module).__name__, "torch", live.name),
+        LocatedModel(second.name, "onnx", probe.name),
+        second.hierarchy,
+        trial,
+        (None, flow),
+        (probe,),
+        pairs,
+        unpaired,
+        _LiveFirst(live, keys, pairs),
+        reached,
+        reached.rounded,
+        live,
+    )
 
 
 def _example(

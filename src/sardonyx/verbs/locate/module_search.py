@@ -138,26 +138,19 @@ def pair_borders(
         if one is not None and other is not None and (not has_owners or owner(first, one) == owner(second, other)):
             add(one, other)
     for path in sorted(a.calls.keys() & b.calls.keys(), key=lambda path: -path.count(".")):
-        for one, other in (
-            (a.calls[path].outputs, b.calls[path].outputs),
-            (a.calls[path].inputs, b.calls[path].inputs),
-        ):
-            left = [value for value in one if value not in taken]
-            right = [value for value in other if value not in pairs]
-            for pair in _only_ones(first, left, second, right):
-                add(*pair)
+        one, other = a.calls[path], b.calls[path]
+        for values, candidates in ((one.outputs, other.outputs), (one.inputs, other.inputs)):
+            left = [value for value in values if value not in taken]
+            right = [value for value in candidates if value not in pairs]
+            if len(left) == len(right) == 1:
+                add(left[0], right[0])
+                continue
+            by_owner = _by_owner(second, right)
+            for module, own in _by_owner(first, left).items():
+                if len(own) == len(by_owner.get(module, ())) == 1:
+                    add(own[0], by_owner[module][0])
     missing = {*a.crossed, *b.crossed, *(a.calls.keys() ^ b.calls.keys())} & (owning(first) | owning(second))
     return in_order(second, pairs.values()), sorted(missing)
-
-
-def _only_ones(
-    first: Flow, left: Sequence[ir.Value], second: Flow, right: Sequence[ir.Value]
-) -> Iterable[tuple[ir.Value, ir.Value]]:
-    """Return the only value of both sides, or the pairs of values that are the only ones of their module."""
-    if len(left) == len(right) == 1:
-        return [(left[0], right[0])]
-    one, other = _by_owner(first, left), _by_owner(second, right)
-    return [(values[0], other[path][0]) for path, values in one.items() if len(values) == len(other.get(path, ())) == 1]
 
 
 def _by_owner(flow: Flow, values: Iterable[ir.Value]) -> dict[str, list[ir.Value]]:
@@ -347,16 +340,14 @@ class ModuleSearch:
             if self._is_other_meaning(finding.index):
                 self._leave_out(finding.index)
                 continue
-            cause = self._first_effect(finding.index) if self._is_harmless(finding) else None
+            self.error_after(finding.index)
+            effect = self._effects.get(finding.index, math.inf)
+            is_harmless = effect < max(_NO_EFFECT, _LITTLE_EFFECT * self._total if finding.is_rounding else 0.0)
+            cause = self._first_effect(finding.index) if is_harmless else None
             if cause is None:
                 return finding
             self.harmless = finding
             return cause
-
-    def _is_harmless(self, finding: Finding) -> bool:
-        self.error_after(finding.index)
-        effect = self._effects.get(finding.index, math.inf)
-        return effect < max(_NO_EFFECT, _LITTLE_EFFECT * self._total if finding.is_rounding else 0.0)
 
     def _leave_out(self, index: int) -> None:
         """Leave out a border; the errors after cuts are those of other cuts then."""
@@ -365,7 +356,7 @@ class ModuleSearch:
 
     def _first_effect(self, start: int) -> Finding | None:
         """Return the first border after one at which a substitution has an effect, by binary search."""
-        places = [index for index in range(start, len(self.borders)) if index not in self._left_out]
+        places = self._kept(start, len(self.borders))
         low, high = 0, len(places) - 1
         while high - low > 1:
             middle = (low + high) // 2
@@ -390,8 +381,12 @@ class ModuleSearch:
         """Borders that were left out because their values mean different things."""
         return sorted(self._left_out)
 
+    def _kept(self, start: int, end: int) -> list[int]:
+        """Return the borders of a range that are compared."""
+        return [index for index in range(start, end) if index not in self._left_out]
+
     def _before(self, index: int) -> int:
-        return next((other for other in range(index - 1, -1, -1) if other not in self._left_out), -1)
+        return max(self._kept(0, index), default=-1)
 
     def _is_other_meaning(self, index: int) -> bool:
         """Return whether the second model cannot use the first model's value, such as a transposed one."""
@@ -402,16 +397,15 @@ class ModuleSearch:
 
     def _live(self, index: int) -> list[int]:
         """Return the borders whose values form the cut after one."""
-        before = (other for other in range(index + 1) if other not in self._left_out)
-        return [other for other in before if other == index or self.borders[other].last_use > index]
+        kept = self._kept(0, index + 1)
+        return [other for other in kept if other == index or self.borders[other].last_use > index]
 
     def _search(self) -> Finding | None:
         """Return the first border whose cut differs, by a search with several cuts a run."""
-        places = [index for index in range(len(self.borders)) if index not in self._left_out]
+        places = self._kept(0, len(self.borders))
         low, high = -1, len(places) - 1  # cuts that agree and that differ
         while high - low > 1:
-            count = min(self._cuts, high - low - 1)
-            steps = _between(low, high, count)
+            steps = _between(low, high, min(self._cuts, high - low - 1))
             self._compare(sorted({index for step in steps for index in self._live(places[step])}))
             bad = next((step for step in steps if any(self._differs[j] for j in self._live(places[step]))), high)
             low, high = max((step for step in steps if step < bad), default=low), bad
@@ -427,7 +421,7 @@ class ModuleSearch:
         if not places:
             return
         one, other = self._first.values_from(None, places), self._second.values_from(None, places)
-        held = max(sum(_bytes(value) for value in values.values()) for values in (one, other))
+        held = max(sum(array.nbytes for array in _arrays(values).values()) for values in (one, other))
         self._cuts = max(2, min(_MOST_CUTS, int(_HELD_BYTES / max(held / len(places), 1))))
         rounded = functools.cache(lambda: self._rounded(places))
         for index in places:
@@ -527,7 +521,7 @@ class ModuleSearch:
 
     def _queue(self, pending: list[tuple[float, int, int]], done: list[Interval], start: int, end: int) -> None:
         interval = self._interval(start, end)
-        modules = {self.borders[index].module for index in range(start + 1, end + 1) if index not in self._left_out}
+        modules = {self.borders[index].module for index in self._kept(start + 1, end + 1)}
         if len(modules) > 1 and interval.share > _UNDIVIDED_SHARE:
             heapq.heappush(pending, (-interval.share, start, end))
         else:
@@ -535,8 +529,7 @@ class ModuleSearch:
 
     def _middle(self, start: int, end: int) -> int | None:
         """Return the cut nearest to the middle at which the substitution runs, from a few."""
-        inner = [index for index in range(start + 1, end) if index not in self._left_out]
-        inner.sort(key=lambda index: abs(2 * index - start - end))
+        inner = sorted(self._kept(start + 1, end), key=lambda index: abs(2 * index - start - end))
         return next((index for index in inner[:3] if self.error_after(index) is not None), None)
 
     def module_error(self, index: int) -> float | None:
@@ -592,7 +585,3 @@ def _relative(one: Value, other: Value) -> float:
 
 def _arrays(values: Mapping[int, Value]) -> dict[int, Array]:
     return {place: value for place, value in values.items() if isinstance(value, np.ndarray)}
-
-
-def _bytes(value: Value) -> int:
-    return value.nbytes if isinstance(value, np.ndarray) else 0
