@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from sardonyx.cli.options import DEPTH, PRINTING, argument, switch
-from sardonyx.cli.verb import Given, Verb, later
+from sardonyx.cli.verb import Given, Verb
 from sardonyx.errors import VerificationFailed
 from sardonyx.records.comparison import Comparison, OpRef, Pair, Side
 from sardonyx.reporting import formatting
@@ -34,6 +34,7 @@ from sardonyx.reporting.document import (
     Text,
     Tone,
     View,
+    table_section,
     text_column,
 )
 from sardonyx.reporting.module_rows import listed, module_cell, module_rows
@@ -57,8 +58,12 @@ def comparison_document(comparison: Comparison, view: View) -> Document:
         blocks=(
             _operators(comparison),
             _modules(comparison, view),
-            _paths("Modules only in the first", comparison.only_before),
-            _paths("Modules only in the second", comparison.only_after),
+            _list(
+                "Modules only in the first", ("module",), [[formatting.name(path)] for path in comparison.only_before]
+            ),
+            _list(
+                "Modules only in the second", ("module",), [[formatting.name(path)] for path in comparison.only_after]
+            ),
             _nodes("Removed", comparison.removed),
             _nodes("Added", comparison.added),
             _pairs("Moved", comparison.moved),
@@ -90,13 +95,8 @@ def comparison_sentence(comparison: Comparison) -> str:
     before, after = comparison.before.nodes, comparison.after.nodes
     if comparison.same:
         return f"{formatting.plural(after, 'node')} in both: the same operators in the same modules"
-    changes = {
-        "removed": comparison.removed,
-        "added": comparison.added,
-        "moved": comparison.moved,
-        "changed": comparison.changed,
-    }
-    counts = ", ".join(f"{formatting.count(len(items))} {word}" for word, items in changes.items())
+    changes = ("removed", "added", "moved", "changed")
+    counts = ", ".join(f"{formatting.count(len(getattr(comparison, word)))} {word}" for word in changes)
     return f"{formatting.count(before)} → {formatting.count(after)} nodes: {counts}"
 
 
@@ -109,19 +109,15 @@ def _side(side: Side) -> str:
 
 
 def _operators(comparison: Comparison) -> Section:
-    columns = (text_column("operator"), Column("first"), Column("second"), Column("change"))
     rows = [
-        Row(
-            (
-                formatting.name(op.op_type),
-                formatting.count(op.before),
-                formatting.count(op.after),
-                formatting.change(op.after - op.before),
-            )
+        (
+            formatting.name(op.op_type),
+            *map(formatting.count, (op.before, op.after)),
+            formatting.change(op.after - op.before),
         )
         for op in comparison.ops
     ]
-    return Section("Operators", (Table(columns, rows),))
+    return table_section("Operators", ("operator", "first", "second", "change"), rows)
 
 
 def _modules(comparison: Comparison, view: View) -> Section:
@@ -143,24 +139,18 @@ def _modules(comparison: Comparison, view: View) -> Section:
     return Section("Modules", (Table(columns, rows),))
 
 
-def _paths(title: str, paths: Sequence[str]) -> Section:
-    return _list(title, ("module",), [Row((formatting.name(path),)) for path in paths])
-
-
 def _nodes(title: str, nodes: Iterable[OpRef]) -> Section:
-    rows = [Row((formatting.name(op.op_type), formatting.module(op.module), formatting.name(op.name))) for op in nodes]
+    rows = [(formatting.name(op.op_type), formatting.module(op.module), formatting.name(op.name)) for op in nodes]
     return _list(title, ("operator", "module", "node"), rows)
 
 
 def _pairs(title: str, pairs: Iterable[Pair]) -> Section:
     rows = [
-        Row(
-            (
-                formatting.name(pair.after.op_type),
-                _from_to(formatting.module(pair.before.module), formatting.module(pair.after.module)),
-                _from_to(formatting.name(pair.before.name), formatting.name(pair.after.name)),
-                "; ".join(pair.what),
-            )
+        (
+            formatting.name(pair.after.op_type),
+            _from_to(formatting.module(pair.before.module), formatting.module(pair.after.module)),
+            _from_to(formatting.name(pair.before.name), formatting.name(pair.after.name)),
+            "; ".join(pair.what),
         )
         for pair in pairs
     ]
@@ -171,9 +161,8 @@ def _from_to(before: str, after: str) -> str:
     return after if before == after else f"{before} → {after}"
 
 
-def _list(title: str, headings: Sequence[str], rows: Sequence[Row]) -> Section:
-    table = Table([text_column(heading) for heading in headings], rows)
-    return Section(f"{title} ({formatting.count(len(rows))})", (table,))
+def _list(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Section:
+    return table_section(f"{title} ({formatting.count(len(rows))})", headings, rows, text_columns=len(headings))
 
 
 def _run(given: Given) -> int:
@@ -193,7 +182,7 @@ VERB = Verb(
         *PRINTING,
     ),
     record="comparison",
-    document=later("sardonyx.verbs.compare.command:comparison_document"),
-    sentence=later("sardonyx.verbs.compare.command:comparison_sentence"),
+    document=comparison_document,
+    sentence=comparison_sentence,
     run=_run,
 )  # fmt: skip

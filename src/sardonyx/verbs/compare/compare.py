@@ -47,15 +47,30 @@ class Alignment(Struct, frozen=True):
 
 def align(before: Sequence[Op], after: Sequence[Op]) -> Alignment:
     """Pair the nodes of two models, each with at most one of the other."""
-    aligner = _Aligner(before, after)
-    aligner.pair(lambda op: (op.name, op.op_type, op.module))
+    left, right = dict.fromkeys(before), dict.fromkeys(after)  # without a partner
+    pairs: list[tuple[Op, Op]] = []
+
+    def pair(key: Key, other: Key | None = None) -> None:
+        """Pair nodes with equal keys, in order; `other` is the key of the second model if it differs."""
+        waiting: dict[Hashable, deque[Op]] = defaultdict(deque)
+        for op in right:
+            waiting[(other or key)(op)].append(op)
+        for old in list(left):
+            if partners := waiting.get(key(old)):
+                new = partners.popleft()
+                del left[old], right[new]
+                pairs.append((old, new))
+
+    pair(lambda op: (op.name, op.op_type, op.module))
     if _names_are_stable(before, after):
-        aligner.pair(lambda op: (op.name, op.op_type))  # moved
-        aligner.pair(lambda op: (op.name, op.module))  # replaced by another operator
-    aligner.pair(lambda op: (op.module, op.op_type, op.traits))
-    aligner.pair(lambda op: (op.module, op.op_type))
-    aligner.pair_neighbours()
-    return aligner.result()
+        pair(lambda op: (op.name, op.op_type))  # moved
+        pair(lambda op: (op.name, op.module))  # replaced by another operator
+    pair(lambda op: (op.module, op.op_type, op.traits))
+    pair(lambda op: (op.module, op.op_type))
+    # Equal operators of which one is in the parent module of the other's module.
+    pair(lambda op: (op.op_type, op.traits, op.module), lambda op: (op.op_type, op.traits, _around(op.module)))
+    pair(lambda op: (op.op_type, op.traits, _around(op.module)), lambda op: (op.op_type, op.traits, op.module))
+    return Alignment(tuple(sorted(pairs, key=lambda pair: pair[1].place)), tuple(left), tuple(right))
 
 
 def _names_are_stable(before: Iterable[Op], after: Iterable[Op]) -> bool:
@@ -63,36 +78,6 @@ def _names_are_stable(before: Iterable[Op], after: Iterable[Op]) -> bool:
     modules = {(op.name, op.op_type): op.module for op in before}
     same_module = [modules[op.name, op.op_type] == op.module for op in after if (op.name, op.op_type) in modules]
     return sum(same_module) >= _TRUSTED * len(same_module)
-
-
-class _Aligner:
-    def __init__(self, before: Sequence[Op], after: Sequence[Op]) -> None:
-        self._before: dict[Op, None] = dict.fromkeys(before)
-        self._after: dict[Op, None] = dict.fromkeys(after)
-        self._pairs: list[tuple[Op, Op]] = []
-
-    def pair(self, key: Key, other: Key | None = None) -> None:
-        """Pair nodes with equal keys, in order; `other` is the key of the second model if it differs."""
-        waiting: dict[Hashable, deque[Op]] = defaultdict(deque)
-        for op in self._after:
-            waiting[(other or key)(op)].append(op)
-        for op in list(self._before):
-            if partners := waiting.get(key(op)):
-                self._join(op, partners.popleft())
-
-    def pair_neighbours(self) -> None:
-        """Pair equal operators of which one is in the parent module of the other's module."""
-        self.pair(lambda op: (op.op_type, op.traits, op.module), lambda op: (op.op_type, op.traits, _around(op.module)))
-        self.pair(lambda op: (op.op_type, op.traits, _around(op.module)), lambda op: (op.op_type, op.traits, op.module))
-
-    def _join(self, old: Op, new: Op) -> None:
-        del self._before[old]
-        del self._after[new]
-        self._pairs.append((old, new))
-
-    def result(self) -> Alignment:
-        pairs = sorted(self._pairs, key=lambda pair: pair[1].place)
-        return Alignment(tuple(pairs), tuple(self._before), tuple(self._after))
 
 
 def _around(module: str) -> str | None:
@@ -109,7 +94,7 @@ def compare(before: Source, after: Source) -> Comparison:
     left, right = _unwrapped(_read(tagged(before)), _read(tagged(after)))
     alignment = align(list(left.ops), list(right.ops))
     pairs = [
-        Pair(_ref(old), _ref(new), tuple(_changes(left.ops[old], right.ops[new])) + _retyped(old, new))
+        Pair(_ref(old), _ref(new), tuple(_changes(old, new, left.ops[old], right.ops[new])))
         for old, new in alignment.pairs
     ]
     moved = tuple(pair for pair in pairs if pair.before.module != pair.after.module)
@@ -198,18 +183,15 @@ def _ref(op: Op) -> OpRef:
     return OpRef(op.name, op.op_type, op.module)
 
 
-def _retyped(old: Op, new: Op) -> tuple[str, ...]:
-    return () if old.op_type == new.op_type else (f"operator: {old.op_type} → {new.op_type}",)
-
-
-def _changes(old: _Node, new: _Node) -> Iterator[str]:
-    """Yield the attributes that differ."""
-    if (old.domain, old.op_type) != (new.domain, new.op_type):
-        return
-    for name in dict.fromkeys((*old.attributes, *new.attributes)):
-        before, after = old.attribute(name), new.attribute(name)
-        if before != after:
-            yield f"{name}: {_format(before)} → {_format(after)}"
+def _changes(old: Op, new: Op, before: _Node, after: _Node) -> Iterator[str]:
+    """Yield the attributes that differ, or that the operator does."""
+    if (before.domain, before.op_type) == (after.domain, after.op_type):
+        for name in dict.fromkeys((*before.attributes, *after.attributes)):
+            one, other = before.attribute(name), after.attribute(name)
+            if one != other:
+                yield f"{name}: {_format(one)} → {_format(other)}"
+    if old.op_type != new.op_type:
+        yield f"operator: {old.op_type} → {new.op_type}"
 
 
 def _format(value: AttributeValue | None) -> str:

@@ -17,7 +17,6 @@ Exit: 0 done, 1 failed, 2 usage.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -53,8 +52,13 @@ def _run(given: Given) -> int:
     for path, text in further.items():
         write_whole(path, text, force=given.force)
     if not given.quiet:
+        parts = {"module": graphs.modules, "operation": graphs.operations, "initializer": graphs.initializers}
+        counts = ", ".join(formatting.plural(len(part), noun) for noun, part in parts.items())
         names = ", ".join(formatting.visible(str(path)) for path in (output, *further))
-        put(f"{_sentence(graphs)} → {names}\n{_how_to_open(output, further) if data else ''}")
+        put(f"{counts} → {names}\n")
+        if data:
+            words = ("model-explorer", str(output), "--node_data_paths", ",".join(map(str, further)))
+            put(f"open with: {formatting.visible(shlex.join(words))}\n")
     return 0
 
 
@@ -82,36 +86,18 @@ def _node_data(graphs: HierarchyDag, sources: list[Path], output: Path) -> dict[
     return {path: files[kind] for kind, path in _data_files(output).items() if kind in files}
 
 
-def _how_to_open(output: Path, data: Iterable[Path]) -> str:
-    words = ("model-explorer", str(output), "--node_data_paths", ",".join(map(str, data)))
-    return f"open with: {formatting.visible(shlex.join(words))}\n"
-
-
 def _rendered(graphs: HierarchyDag, as_format: Format) -> str:
-    match as_format:
-        case "json":
-            return formatting.printable_json(graphs.to_json()) + "\n"
-        case "graphml":
-            from sardonyx.verbs.dag.viewer_files import render_graphml
+    if as_format == "json":
+        return formatting.printable_json(graphs.to_json()) + "\n"
+    if as_format == "mermaid":
+        from sardonyx.reporting.module_contents import render_mermaid
 
-            return render_graphml(graphs)
-        case "model-explorer":
-            from sardonyx.verbs.dag.viewer_files import render_model_explorer
+        return render_mermaid(graphs)
+    from sardonyx.verbs.dag.viewer_files import render_graphml, render_model_explorer
 
-            return formatting.printable_json(render_model_explorer(graphs)) + "\n"
-        case "mermaid":
-            from sardonyx.reporting.module_contents import render_mermaid
-
-            return render_mermaid(graphs)
-
-
-def _sentence(graphs: HierarchyDag) -> str:
-    parts = (
-        formatting.plural(len(graphs.modules), "module"),
-        formatting.plural(len(graphs.operations), "operation"),
-        formatting.plural(len(graphs.initializers), "initializer"),
-    )
-    return ", ".join(parts)
+    if as_format == "graphml":
+        return render_graphml(graphs)
+    return formatting.printable_json(render_model_explorer(graphs)) + "\n"
 
 
 VERB = Verb(

@@ -15,7 +15,7 @@ from sardonyx.ir.origins import Source, how, origins, owner, tagged
 from sardonyx.ir.plain_data import attributes_of, dtype_name, value_type
 from sardonyx.ir.scopes import is_constant, label, scopes
 from sardonyx.records.inspection import HierarchyDag, Initializer, ModuleGraph, Operation
-from sardonyx.records.provenance import ROOT, Hierarchy, module_of
+from sardonyx.records.provenance import ROOT, Hierarchy, lineage, module_of
 from sardonyx.verbs.analyze.inspector import ModuleContents, module_contents
 
 _Thing = TypeVar("_Thing", bound=Hashable)
@@ -56,22 +56,16 @@ class TagTree:
     def chain(self, path: str) -> tuple[str, ...]:
         """Return the tags from the model down to a module."""
         path = module_of(path)
-        chain = self._chains.get(path)
-        if chain is None:
-            chain = self._chains[path] = self._add_chain(path)
-        return chain
-
-    def _add_chain(self, path: str) -> tuple[str, ...]:
-        chain: dict[str, None] = {}
-        parts = path.split(".") if path else []
-        for depth in range(len(parts) + 1):
-            above = ".".join(parts[:depth])
-            tag = self.tag(above)
-            if tag not in self.paths:
-                self.paths[tag] = above
-                self.parents[tag] = next(reversed(chain), None)
-            chain[tag] = None
-        return tuple(chain)
+        if path not in self._chains:
+            chain: dict[str, None] = {}
+            for above in lineage(path):
+                tag = self.tag(above)
+                if tag not in self.paths:
+                    self.paths[tag] = above
+                    self.parents[tag] = next(reversed(chain), None)
+                chain[tag] = None
+            self._chains[path] = tuple(chain)
+        return self._chains[path]
 
     def select(self, pattern: str) -> list[str]:
         """Return the tags that a name or a glob selects."""
@@ -96,20 +90,16 @@ class TagTree:
     def children(self, among: Container[str]) -> dict[str, list[str]]:
         """Return the children of each module that are in `among`; numbered ones are ordered by number."""
         children: dict[str, list[str]] = defaultdict(list)
+        keys: dict[str, tuple[int, int, str]] = {}
+        containers: dict[tuple[str, str], int] = {}
         for tag, parent in self.parents.items():
             if parent is not None and tag in among:
                 children[parent].append(tag)
-        return {parent: self._in_order(tags) for parent, tags in children.items()}
-
-    def _in_order(self, tags: list[str]) -> list[str]:
-        containers: dict[str, int] = {}
-        keys: dict[str, tuple[int, int, str]] = {}
-        for tag in tags:
-            container, _, last = self.paths[tag].rpartition(".")
-            place = containers.setdefault(container, len(containers))
-            digits = last.lstrip("0") if last.isdecimal() else ""  # compared by length first, without int(): any length
-            keys[tag] = (place, len(digits), digits)
-        return sorted(tags, key=keys.__getitem__)
+                container, _, last = self.paths[tag].rpartition(".")
+                place = containers.setdefault((parent, container), len(containers))
+                digits = last.lstrip("0") if last.isdecimal() else ""
+                keys[tag] = (place, len(digits), digits)  # compared by length first, without int(): any length
+        return {parent: sorted(tags, key=keys.__getitem__) for parent, tags in children.items()}
 
     def depth_first(self, children: Mapping[str, Sequence[str]]) -> Iterator[str]:
         """Yield all modules, each followed by those below it."""
@@ -128,16 +118,14 @@ class _Names(Generic[_Thing]):
         self._taken: dict[str, int] = {}
 
     def add(self, thing: _Thing, preferred: str) -> str:
-        existing = self.of.get(thing)
-        if existing is not None:
-            return existing
-        name = preferred
-        while name in self._taken:
-            self._taken[preferred] += 1
-            name = f"{preferred}#{self._taken[preferred]}"
-        self._taken[name] = 1
-        self.of[thing] = name
-        return name
+        if thing not in self.of:
+            name = preferred
+            while name in self._taken:
+                self._taken[preferred] += 1
+                name = f"{preferred}#{self._taken[preferred]}"
+            self._taken[name] = 1
+            self.of[thing] = name
+        return self.of[thing]
 
 
 class _Writer:
@@ -188,15 +176,11 @@ class _Writer:
         inside = {node for graph in modules.values() for node in graph.nodes}
         operations = {node: operation for node, operation in self._operations.items() if node in inside}
         weights = self._weights(operations, everything=selected is None)
-        return HierarchyDag(name, modules, operations, weights, self._types(operations))
-
-    def _types(self, operations: Mapping[str, Operation]) -> dict[str, str]:
         used = {value for operation in operations.values() for value in (*operation.inputs, *operation.outputs)}
-        values = (
-            (value, name) for value, name in self._values.of.items() if name in used and value.const_value is None
-        )
-        types = ((name, value_type(self._facts.dtype(value), self._facts.shape(value))) for value, name in values)
-        return {name: written for name, written in types if written is not None}
+        values = [value for value, known in self._values.of.items() if known in used and value.const_value is None]
+        types = {value: value_type(self._facts.dtype(value), self._facts.shape(value)) for value in values}
+        written = {self._values.of[value]: text for value, text in types.items() if text is not None}
+        return HierarchyDag(name, modules, operations, weights, written)
 
     def _module(self, tag: str, inside: ModuleContents, children: Iterable[str]) -> ModuleGraph:
         path, names = self._tags.paths[tag], self._nodes.of

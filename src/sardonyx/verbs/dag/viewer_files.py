@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePath
-from typing import Any
+from typing import Any, Literal
 from xml.sax.saxutils import escape
 
 import msgspec
@@ -59,9 +59,8 @@ def _groups(dag: HierarchyDag, ids: Mapping[str, str]) -> Iterator[str]:
 
 def _group_data(tag: str, module: ModuleGraph) -> Iterator[str]:
     label = tag.rpartition("/")[2] or "model"
-    yield from _data(label=label, name=tag, kind="module", tag=tag, module_path=module.path)
-    if module.kind is not None:
-        yield from _data(**{"class": module.kind})
+    values = {"label": label, "name": tag, "kind": "module", "tag": tag, "module_path": module.path}
+    yield from _data(**values, **({} if module.kind is None else {"class": module.kind}))
     look = f"<y:GroupNode><y:NodeLabel>{_text(label)}</y:NodeLabel></y:GroupNode>"
     yield f'<data key="look"><y:ProxyAutoBoundsNode><y:Realizers active="0">{look}</y:Realizers>'
     yield "</y:ProxyAutoBoundsNode></data>"
@@ -100,8 +99,9 @@ def render_model_explorer(dag: HierarchyDag) -> bytes:
     no layers, so that the first view shows the parts of the model; its layers are named by their paths.
     """
     homes, spaces = dag.homes(), _namespaces(dag)
-    own = _own_layers(dag, homes, spaces)
-    incoming = _incoming(dag)
+    counts, incoming = Counter(homes.values()), _incoming(dag)
+    crowded = [tag for tag in dag.modules if not spaces[tag] and counts[tag] > _MOST]  # opened, with many operations
+    own = {tag: f"operations of {_layer(dag.modules[tag].path or 'the model')}" for tag in crowded}
     nodes = [
         {
             "id": name,
@@ -116,7 +116,11 @@ def render_model_explorer(dag: HierarchyDag) -> bytes:
     ]
     groups = {spaces[tag]: _group(dag, tag) for tag in reversed(dag.modules)}  # of one namespace, the outermost module
     groups |= {layer: _group(dag, tag) for tag, layer in own.items()}
-    graph = {"id": _GRAPH, "nodes": [*_inputs(dag), *nodes, *_outputs(dag)], "groupNodeAttributes": groups}
+    graph = {
+        "id": _GRAPH,
+        "nodes": [*_port_nodes(dag, "input"), *nodes, *_port_nodes(dag, "output")],
+        "groupNodeAttributes": groups,
+    }
     return msgspec.json.encode({"label": dag.model, "graphs": [graph]})
 
 
@@ -137,13 +141,6 @@ def _namespaces(dag: HierarchyDag) -> dict[str, str]:
     return spaces
 
 
-def _own_layers(dag: HierarchyDag, homes: Mapping[str, str], spaces: Mapping[str, str]) -> dict[str, str]:
-    """Return a layer for the own operations of each opened module that has many of them, by its tag."""
-    counts = Counter(homes.values())
-    crowded = [tag for tag in dag.modules if not spaces[tag] and counts[tag] > _MOST]
-    return {tag: f"operations of {_layer(dag.modules[tag].path or 'the model')}" for tag in crowded}
-
-
 def _layer(name: str) -> str:
     """Return a name as one layer: a slash would make two."""
     return name.strip("/").replace("/", "∕") or "layer"
@@ -152,7 +149,7 @@ def _layer(name: str) -> str:
 def _incoming(dag: HierarchyDag) -> dict[str, list[dict[str, str]]]:
     """Return the incoming edges of every node; results of a body enter its control-flow node at the first input."""
     producers = dag.producers()
-    inputs = {value: _input_id(value, dag) for value in _ports(dag, "inputs")}
+    inputs = {value: _unused(f"input {value}", dag) for value in _ports(dag, "input")}
     edges: dict[str, list[dict[str, str]]] = {name: [] for name in dag.operations}
     unseen = dict.fromkeys(dag.edges())
     for name, operation in dag.operations.items():
@@ -172,13 +169,9 @@ def _edge(source: str, output: int, target: int) -> dict[str, str]:
     return {"sourceNodeId": source, "sourceNodeOutputId": str(output), "targetNodeInputId": str(target)}
 
 
-def _ports(dag: HierarchyDag, side: str) -> list[str]:
+def _ports(dag: HierarchyDag, side: Literal["input", "output"]) -> list[str]:
     """Return the inputs or outputs of the outermost modules, each once."""
-    return list(dict.fromkeys(value for tag in dag.tops() for value in getattr(dag.modules[tag], side)))
-
-
-def _input_id(value: str, dag: HierarchyDag) -> str:
-    return _unused(f"input {value}", dag)
+    return list(dict.fromkeys(value for tag in dag.tops() for value in getattr(dag.modules[tag], f"{side}s")))
 
 
 def _unused(name: str, dag: HierarchyDag) -> str:
@@ -187,27 +180,18 @@ def _unused(name: str, dag: HierarchyDag) -> str:
     return name
 
 
-def _inputs(dag: HierarchyDag) -> list[dict[str, Any]]:
-    """Return a node for each input of the graph."""
-    return [
-        {"id": _input_id(value, dag), "label": value, "namespace": "", "outputsMetadata": [_port(0, value, dag)]}
-        for value in _ports(dag, "inputs")
-    ]
-
-
-def _outputs(dag: HierarchyDag) -> list[dict[str, Any]]:
-    """Return a node for each output of the graph."""
+def _port_nodes(dag: HierarchyDag, side: Literal["input", "output"]) -> list[dict[str, Any]]:
+    """Return a node for each input or each output of the graph."""
     producers = dag.producers()
-    return [
-        {
-            "id": _unused(f"output {value}", dag),
-            "label": value,
-            "namespace": "",
-            "incomingEdges": [_edge(*producers[value], 0)] if value in producers else [],
-            "inputsMetadata": [_port(0, value, dag)],
-        }
-        for value in _ports(dag, "outputs")
-    ]
+    nodes: list[dict[str, Any]] = []
+    for value in _ports(dag, side):
+        node = {"id": _unused(f"{side} {value}", dag), "label": value, "namespace": ""}
+        if side == "input":
+            nodes.append({**node, "outputsMetadata": [_port(0, value, dag)]})
+        else:
+            edges = [_edge(*producers[value], 0)] if value in producers else []
+            nodes.append({**node, "incomingEdges": edges, "inputsMetadata": [_port(0, value, dag)]})
+    return nodes
 
 
 def _attributes(operation: Operation) -> list[dict[str, str]]:
@@ -262,21 +246,18 @@ def render_node_data(dag: HierarchyDag, records: Iterable[Record]) -> dict[str, 
                 kind, values = "passes", _passes(run, name)
             case _:
                 continue
-        known = {node: value for node, value in values.items() if node in dag.operations}
-        if known:
-            files[kind] = _node_data_file(kind, known)
+        known: dict[str, float | str] = {node: value for node, value in values.items() if node in dag.operations}
+        if not known:
+            continue
+        names = sorted({value for value in known.values() if isinstance(value, str)})
+        colors = {word: COLORS[place % len(COLORS)][1] for place, word in enumerate(names)}
+        results = {
+            node: {"value": value, "bgColor": colors[value]} if isinstance(value, str) else {"value": value}
+            for node, value in known.items()
+        }
+        data = {"name": _TITLES[kind], "results": results} | ({} if colors else {"gradient": _GRADIENT})
+        files[kind] = msgspec.json.encode({_GRAPH: data})
     return files
-
-
-def _node_data_file(kind: str, values: Mapping[str, float | str]) -> bytes:
-    names = sorted({value for value in values.values() if isinstance(value, str)})
-    colors = {name: COLORS[place % len(COLORS)][1] for place, name in enumerate(names)}
-    results = {
-        node: {"value": value, "bgColor": colors[value]} if isinstance(value, str) else {"value": value}
-        for node, value in values.items()
-    }
-    data = {"name": _TITLES[kind], "results": results} | ({} if colors else {"gradient": _GRADIENT})
-    return msgspec.json.encode({_GRAPH: data})
 
 
 def _times(profile: Profile, file: str) -> dict[str, float]:

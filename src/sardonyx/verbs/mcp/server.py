@@ -22,10 +22,7 @@ from sardonyx.records.base import Record
 
 _STRING: dict[str, Any] = {"type": "string"}
 _NAMES: dict[str, Any] = {"type": "array", "items": _STRING}
-_MODEL: dict[str, Any] = {
-    "type": "string",
-    "description": "Path of an ONNX file in the folder of the server.",
-}
+_MODEL: dict[str, Any] = {"type": "string", "description": "Path of an ONNX file in the folder of the server."}
 _HEAD = ("record", "schema_version")
 
 
@@ -49,12 +46,9 @@ class Folder(Struct, frozen=True):
         """Return a model whose data files are in the folder too; loading refuses those beside it that are links."""
         path = self.file(name)
         if not path.is_file():
-            raise UsageError(f"{name} does not exist", hint=did_you_mean(name, self.models()))
+            there = (file.name for file in self.root.glob("*.onnx"))
+            raise UsageError(f"{name} does not exist", hint=did_you_mean(name, there))
         return path
-
-    def models(self) -> list[str]:
-        """Return the ONNX files in the folder itself."""
-        return sorted(path.name for path in self.root.glob("*.onnx"))
 
     def hidden(self, text: str) -> str:
         """Return a text without the path of the folder."""
@@ -75,12 +69,10 @@ class Tool(Struct, frozen=True):
 
     def input_schema(self) -> dict[str, Any]:
         """Return the JSON Schema of the arguments."""
-        known = [*self.returns.published().__struct_fields__]
-        shown = ", ".join(self.fields)
         fields = {
             "type": "array",
-            "items": {"enum": [name for name in known if name not in _HEAD]},
-            "description": f"Fields of the record to return; otherwise {shown}.",
+            "items": {"enum": [name for name in self.returns.published().__struct_fields__ if name not in _HEAD]},
+            "description": f"Fields of the record to return; otherwise {', '.join(self.fields)}.",
         }
         return {
             "type": "object",
@@ -103,15 +95,7 @@ class Tool(Struct, frozen=True):
             UsageError: If an argument is missing, unknown or of another type.
             SardonyxError: From the verb.
         """
-        given = self._checked(arguments)
-        record = self.call(folder, given)
-        fields = {*_HEAD, *(given.get("fields") or self.fields)}
-        data: dict[str, Any] = msgspec.json.decode(record.to_json())
-        return {name: value for name, value in data.items() if name in fields}
-
-    def _checked(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        schema = self.input_schema()
-        properties: dict[str, dict[str, Any]] = schema["properties"]
+        properties: dict[str, dict[str, Any]] = self.input_schema()["properties"]
         for name in self.required:
             if name not in arguments:
                 raise UsageError(f"{self.name} needs {name}", hint=str(properties[name].get("description", "")))
@@ -120,7 +104,9 @@ class Tool(Struct, frozen=True):
                 raise UsageError(f"{self.name} has no argument {name!r}", hint=f"it has {', '.join(properties)}")
             if not _fits(value, properties[name]):
                 raise UsageError(f"{name} is {value!r}", hint=f"its JSON Schema is {properties[name]}")
-        return arguments
+        data: dict[str, Any] = msgspec.json.decode(self.call(folder, arguments).to_json())
+        fields = {*_HEAD, *(arguments.get("fields") or self.fields)}
+        return {name: value for name, value in data.items() if name in fields}
 
 
 _TYPES: dict[str, type | tuple[type, ...]] = {
@@ -280,7 +266,17 @@ def build(folder: Folder) -> Any:
     by_name = {tool.name: tool for tool in TOOLS}
 
     async def list_tools(_context: Any, _params: Any) -> Any:
-        return types.ListToolsResult(tools=[_announced(types, tool) for tool in TOOLS])
+        announced = [
+            types.Tool(
+                name=tool.name,
+                description=tool.description,
+                input_schema=tool.input_schema(),
+                output_schema=tool.output_schema(),
+                annotations=types.ToolAnnotations(read_only_hint=not tool.writes, open_world_hint=False),
+            )
+            for tool in TOOLS
+        ]
+        return types.ListToolsResult(tools=announced)
 
     async def call_tool(_context: Any, params: Any) -> Any:
         try:
@@ -302,14 +298,4 @@ def build(folder: Folder) -> Any:
         instructions=_INSTRUCTIONS,
         on_list_tools=list_tools,
         on_call_tool=call_tool,
-    )
-
-
-def _announced(types: Any, tool: Tool) -> Any:
-    return types.Tool(
-        name=tool.name,
-        description=tool.description,
-        input_schema=tool.input_schema(),
-        output_schema=tool.output_schema(),
-        annotations=types.ToolAnnotations(read_only_hint=not tool.writes, open_world_hint=False),
     )
