@@ -46,12 +46,7 @@ def find(folder: Path) -> Path | None:
 
 
 def defaults(path: Path, command: Any, commands: Collection[str]) -> dict[str, Any]:
-    """Return the defaults for one command, by parameter.
-
-    Args:
-        path: the file.
-        command: as typer made it.
-        commands: the names of all commands.
+    """Return the defaults for one command that typer made, by parameter; `commands` are the names of all.
 
     Raises:
         UsageError: the file is not TOML, a key is no option or command, or a value does not fit its option.

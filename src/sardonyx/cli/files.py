@@ -142,14 +142,8 @@ def plan(
     """Return the only model and the file to write; None if there are several, which need a folder.
 
     Of two names without --output and --out-dir, the second is the output if there is no such file. If there is, it
-    could be a second model, so the command does nothing. An input is never an output.
-
-    Args:
-        models: as given on the command line.
-        output: of --output.
-        folder: of --out-dir.
-        suffix: of the result beside its source: ".optimized.onnx".
-        writes: whether a file is written.
+    could be a second model, so the command does nothing. An input is never an output. A result beside its source has
+    the name of the source with another suffix.
 
     Raises:
         UsageError: It is not clear what is to be written where.

@@ -49,15 +49,9 @@ class Gating(Struct, frozen=True):
         beside: Collection[Path | None] = (),
         many: bool = False,
     ) -> Self:
-        """Return the gates that the options of a command ask for.
+        """Return the gates on a kind of record that the options of a command ask for.
 
-        Args:
-            record: the tag of the record that the command returns.
-            fail_if: expressions of --fail-if.
-            baseline: an earlier record.
-            summary: a Markdown page to append to.
-            beside: other files that the command reads or writes, none of which may be the page.
-            many: whether there are many models; expressions about all of them are then left out.
+        The page of --summary may be none of the files `beside`. Of `many` models, expressions about all are left out.
 
         Raises:
             UsageError: an expression or the baseline cannot be read.
@@ -110,11 +104,7 @@ class Gating(Struct, frozen=True):
     def outcome(self, record: Any, sentence: str, *, failed: int = 0, label: str = "") -> int:
         """Check the record against the gates, append to the page, and return the exit code.
 
-        Args:
-            record: the result of the command.
-            sentence: the result in one line, without colours.
-            failed: the exit code of a failure before any gate was checked, otherwise 0; the page reports it.
-            label: what a message about a gate begins with, if there are several records.
+        If the command has `failed` with an exit code, no gate is checked; messages about several records have a label.
         """
         if self.kind is None:
             return failed

@@ -131,14 +131,8 @@ def _parsed(context: typer.Context, words: Sequence[str]) -> list[tuple[Any, Any
 class CommandWork(Work):
     """The command for one model.
 
-    Args:
-        verb: the command.
-        source: the model.
-        words: options of the command.
-        store: of the results; None: the record is part of the answer, and nothing is written.
-        folder: the store as the user named it.
-        writes: whether the command writes a model.
-        debug: whether the traceback of a failure is printed.
+    Without a store for the results, the record is part of the answer, and nothing is written. `words` are the options
+    of the command, and `folder` is the store as the user named it.
     """
 
     def __init__(
@@ -270,13 +264,7 @@ def run_many(
 ) -> int:
     """Run a command about many models, write and print the summary, and return the exit code of the worst.
 
-    Args:
-        given: the options of the command.
-        sources: the models.
-        gating: the gates for each model.
-        sentence: returns the record of one model in a line.
-        document: returns the whole answer about one model, for verbose output.
-        writes: whether the command writes models.
+    `gating` is about each model; its record is shown as a sentence, or as a document in verbose output.
 
     Raises:
         UsageError: a result would replace a source, or a manifest asks for what it may not.

@@ -240,7 +240,7 @@ class Given:
             record: The tag of the record, if the command has several.
             beside: Files that the command writes besides those that options name.
             many: Whether there are many models; the files of one are then not checked.
-            outputs: Whether the files that options name are checked here.
+            outputs: Whether the files that options name are checked.
         """
         for first, other in (("quiet", "verbose"), ("as_json", "format"), ("quiet", "format")):
             if {first, other} <= self._values.keys():

@@ -49,12 +49,7 @@ class _StoredCell(Struct, frozen=True):
 
 
 class CellStore:
-    """The stored cells of a study.
-
-    Args:
-        store: the store of the study, or its folder or URL.
-        code: a hash of the code that computes the cells.
-    """
+    """The stored cells of a study, in a store or at its folder or URL; `code` is a hash of what computes them."""
 
     def __init__(self, store: Store | str | Path, code: str) -> None:
         self._store = open_store(store) if isinstance(store, (str, Path)) else store
@@ -78,15 +73,9 @@ class CellStore:
         self._loaded = dict(zip(names, self._store.read_all(names), strict=True))
 
     def find(self, cell: Cell, model: str, machine: str | None = None) -> Outcome | None:
-        """Return the stored outcome of a cell.
+        """Return the stored outcome of a cell, by the hash of its model.
 
-        Args:
-            cell: the cell.
-            model: a hash of its model.
-            machine: where a timed cell must have been computed; None: anywhere.
-
-        Returns:
-            None if it is missing or damaged, if it failed, or if it was timed on another machine.
+        None if it is missing or damaged, if it failed, or if it was timed on another machine than the given one.
         """
         name = self._name(cell, model)
         data = self._loaded.pop(name, None) or self._store.read(name)

@@ -70,11 +70,9 @@ class Engine(ABC):
 
 
 class LocalEngine(Engine):
-    """Child processes of this process.
+    """Child processes of this process: as many as there are cores, unless a number is given.
 
-    Args:
-        workers: how many at once; None: the number of cores.
-        memory: bytes that the estimates of works that run at once may add up to; None: what is free now.
+    The estimates of works that run at once add up to no more than `memory` bytes, or what is free now.
     """
 
     def __init__(self, workers: int | None = None, memory: int | None = None) -> None:
@@ -134,10 +132,7 @@ class DaskEngine(Engine):
     Workers may declare the resources `timing=1` (one worker of a machine; timed work then runs on these, one at a time
     on each) and `memory=GB` (estimates of works that run at once on a worker do not add up to more).
 
-    Args:
-        client: connected to the scheduler.
-        connect: returns a new client, after the scheduler was restarted.
-        cluster: what to close at the end.
+    `connect` returns a new client, after the scheduler was restarted; `cluster` is closed at the end.
     """
 
     def __init__(self, client: _Client, connect: Callable[[], _Client] | None = None, cluster: Any = None) -> None:
@@ -333,14 +328,10 @@ def run_all(
     find: Callable[[int], Outcome | None] = lambda _index: None,
     idle: Callable[[], object] = lambda: None,
 ) -> Generator[Report]:
-    """Run all works, timed ones last, and yield reports until each has ended.
+    """Run all works, timed ones last, and yield reports until each has ended; closing the engine ends all work.
 
-    Args:
-        works: independent of each other.
-        engine: where they run; closing it ends all work.
-        limits: of each work.
-        find: returns the stored outcome of the work with an index; it is called right before the work would run.
-        idle: called every half second in which nothing begins or ends.
+    `find` returns the stored outcome of the work with an index: it is called right before the work would run. `idle` is
+    called every half second in which nothing begins or ends.
     """
     limits, load = limits or Limits(), Load()
     waiting = deque(sorted(range(len(works)), key=lambda index: works[index].needs.timed))
@@ -427,13 +418,7 @@ class Status(Struct, frozen=True):
 
 
 class Tracker:
-    """Counts reports, shows the status, and writes it.
-
-    Args:
-        show: called with the status when it changes, and every half second.
-        write: writes the bytes of `status.json`.
-        engine: where the work runs.
-    """
+    """Counts reports, shows the status when it changes and every half second, and writes it as `status.json`."""
 
     def __init__(
         self,

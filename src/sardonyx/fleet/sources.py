@@ -65,11 +65,7 @@ def is_url(source: str) -> bool:
 
 
 def find_sources(given: Iterable[str], *, exclude: str | None = None) -> list[Source]:
-    """Return the models, those of a folder sorted by path.
-
-    Args:
-        given: files, folders, patterns, manifests, URLs, and what `sardonyx export` accepts.
-        exclude: the folder or URL for results, whose files are not sources.
+    """Return the models, those of a folder sorted by path; the files of the folder for results are left out.
 
     Raises:
         UsageError: a folder or pattern contains no model, a manifest is not valid, or two models have the same name.
@@ -81,12 +77,7 @@ def find_sources(given: Iterable[str], *, exclude: str | None = None) -> list[So
 
 
 def onnx_files(folder: Path, exclude: Path | None = None) -> list[Path]:
-    """Return the ONNX files of a folder and those below it, sorted by path.
-
-    Args:
-        folder: searched recursively; hidden files and folders are left out.
-        exclude: a folder whose files are left out.
-    """
+    """Return the ONNX files of a folder and those below it, sorted by path, without hidden and excluded folders."""
     return [
         path
         for path in sorted(folder.rglob(f"*{SUFFIX}"))

@@ -382,14 +382,8 @@ class _RemoteStore:
     ) -> _Result:
         """Return the result of an action on the file system, repeated after errors that may pass.
 
-        Args:
-            done: what it does, for the message.
-            name: of the file; None: the folder itself.
-            action: called with the file system, and the path of the file in it.
-            answers: errors that are an answer, and are raised as they are.
-
-        Raises:
-            OutputError: it failed for good, or too often.
+        The action gets the path of the file with this name in the system, or of the folder itself for None. Errors that
+        are `answers` are raised as they are; otherwise the message says what cannot be `done`.
         """
         where, system = self._where(name), _file_system(self.url, os.getpid())[0]
         for attempt in range(_TRIES):

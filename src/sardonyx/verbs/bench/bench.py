@@ -472,14 +472,7 @@ def _timed(
 
 
 def notes(points: Sequence[Point], used: Machine, conditions: Conditions, chosen: Collection[str]) -> Iterator[str]:
-    """Yield the notes, one line each.
-
-    Args:
-        points: The timings at all sizes.
-        used: The machine they were taken on.
-        conditions: The conditions of all timings.
-        chosen: Dynamic dimensions whose size the user chose.
-    """
+    """Yield the notes, one line each; `chosen` are dynamic dimensions whose size the user chose."""
     assumed = {dim: size for dim, size in points[0].sizes.items() if dim not in chosen}
     if assumed:
         listed = ", ".join(f"{dim}={size}" for dim, size in assumed.items())

@@ -41,13 +41,9 @@ _PROFILE, _ANALYZE, _PAGE = 5.0, 2.0, 2.0  # seconds, apart from loading
 
 
 def bench_seconds(files: Sequence[Path], limit: float, starts: int, sizes: int = 1) -> float:
-    """Return about how long `bench` takes.
+    """Return about how long `bench` takes, with these seconds for all rounds together and fresh starts of each file.
 
-    Args:
-        files: the models.
-        limit: seconds of all rounds together.
-        starts: fresh processes for each file.
-        sizes: sizes of a sweep; each after the first gets at most one start.
+    Each size of a sweep after the first gets at most one start.
     """
     from sardonyx.verbs.bench.bench import starts_limit  # imported here because it loads what measures
 

@@ -236,12 +236,8 @@ class Names:
     def onward(self, value: str, has: Set[str], accounts: Accounts) -> str:
         """Return the value after the steps that its producer has absorbed: those that no other kernel accounts for.
 
-        A kernel on blocks of channels absorbs a sum and an activation, and keeps the name of the value before them.
-
-        Args:
-            value: The value that the kernel is named after.
-            has: The values that the kernel reads.
-            accounts: What the other kernels account for.
+        A kernel on blocks of channels absorbs a sum and an activation, and keeps the name of the value before them. It
+        reads the values that it `has`.
         """
         inside, taken, waiting = {value}, set[int](), [value]
         while waiting and (last := waiting.pop()) not in accounts.moved:
@@ -282,10 +278,7 @@ class Accounts(Struct, frozen=True):
 def represented_values(run: Steps, names: Names, outside: Sequence[str]) -> dict[str, frozenset[str]]:
     """Return the values of the file that each value of the graph as run represents; values without any are left out.
 
-    Args:
-        run: The graph as run.
-        names: The names of the file.
-        outside: Values that no step of the file produces; they represent themselves.
+    Values from `outside`, which no step of the file produces, represent themselves.
     """
     values: dict[str, frozenset[str]] = {name: frozenset({name}) for name in outside}
     accounts = Accounts.of(run, names)

@@ -130,14 +130,7 @@ class Experiment(ABC):
 
 
 class CellWork(Work):
-    """A cell as a piece of work.
-
-    Args:
-        experiment: computes the answer.
-        cell: the cell.
-        subject: its model.
-        makes: the store and the name of the model, if the cell makes it.
-    """
+    """A cell as a piece of work; `makes` is the store and the name in it of the model that the cell makes, if any."""
 
     def __init__(
         self, experiment: Experiment, cell: Cell, subject: Subject, makes: tuple[Store, str] | None = None

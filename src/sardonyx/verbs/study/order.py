@@ -165,11 +165,7 @@ def _node_text(node: ir.Node) -> str:
 def _deciding_pair(run: _Run, usual: Sequence[Pass], shuffled: Sequence[Pass], acting: set[str]) -> Answer:
     """Return two passes whose order decides, whether they do so alone, and why.
 
-    Args:
-        run: returns the result of an order of passes.
-        usual: the usual order.
-        shuffled: an order with another result.
-        acting: the names of passes that rewrote something in either order.
+    The two orders have other results; `acting` are the names of passes that rewrite something in either of them.
     """
     reduced = [tuple(rule for rule in order if rule.name in acting) for order in (usual, shuffled)]
     expected = run(reduced[0])

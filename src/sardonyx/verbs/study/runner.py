@@ -441,9 +441,7 @@ _FORMS = "give ONNX files or folders that contain some"
 def find_subjects(sources: Iterable[str | Path], *, exclude: Path | None) -> list[Subject]:
     """Return the models in files and folders and at URLs, each file once; those of a folder are sorted by path.
 
-    Args:
-        sources: files, folders to search recursively, and URLs of either.
-        exclude: the folder of the study itself, whose files are not its subjects.
+    The folder of the study itself is excluded: its files are not its subjects.
 
     Raises:
         UsageError: a source does not exist, or contains no ONNX file.
