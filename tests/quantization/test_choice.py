@@ -23,11 +23,10 @@ from sardonyx.records.quantization import Interval, Quantization, Scores
 from sardonyx.reporting.quantization import quantization_sentence
 from sardonyx.verbs.quantize import choice, sensitivity
 from sardonyx.verbs.quantize.budget import Budget, Task, loss_measures
-from sardonyx.verbs.quantize.front import Option, pareto, sweep
 from sardonyx.verbs.quantize.precisions import Assignment, Job, Recipes
 from sardonyx.verbs.quantize.quantize import BudgetNotMet
 from sardonyx.verbs.quantize.recipe import Selection, Simulated
-from sardonyx.verbs.quantize.sensitivity import coarsened, find_groups
+from sardonyx.verbs.quantize.sensitivity import Option, coarsened, find_groups, pareto, sweep
 
 NUMBERS = st.floats(0, 10)
 OPTIONS = st.lists(
@@ -53,15 +52,16 @@ def times(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     """Ratios of times by label, in place of measurements, which differ from run to run."""
     ratios: dict[str, float] = {}
 
-    def time(_timer: sensitivity.Timer, models: Any, _seconds: float = 0) -> sensitivity.Timed:
-        found = {}
+    def compared(trials: sensitivity.Trials, models: Any, _seconds: float = 0) -> dict[str, Comparison]:
+        trials.milliseconds, trials.sizes = 2.0, {"batch": 1}
+        found: dict[str, Comparison] = {}
         for label in models:
             ratio = ratios.get(label.partition("/")[0], 0.9)  # without the number of the shape
             finding = Finding.FASTER if ratio < 0.98 else Finding.SLOWER if ratio > 1.02 else Finding.SAME
             found[label] = Comparison(ratio, ratio - 0.01, ratio + 0.01, 0.012, finding, 12)
-        return sensitivity.Timed(2.0, {"batch": 1}, found)
+        return found
 
-    monkeypatch.setattr(sensitivity.Timer, "time", time)
+    monkeypatch.setattr(sensitivity.Trials, "compared", compared)
     return ratios
 
 
@@ -237,17 +237,16 @@ def test_rows_have_scales_only_if_the_loss_asks_for_it(smallest: float, by_rows:
 
 @pytest.mark.medium
 def test_a_model_that_seems_faster_is_timed_for_longer(model: Path, data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def time(_timer: sensitivity.Timer, models: Any, seconds: float) -> sensitivity.Timed:
+    def compared(_trials: sensitivity.Trials, models: Any, seconds: float) -> dict[str, Comparison]:
         finding = Finding.FASTER if seconds == sensitivity.PATIENT else Finding.SAME
-        found = dict.fromkeys(models, Comparison(0.7, 0.4, 1.1, 0.3, finding, 12))
-        return sensitivity.Timed(2.0, {"batch": 1}, found)
+        return dict.fromkeys(models, Comparison(0.7, 0.4, 1.1, 0.3, finding, 12))
 
-    monkeypatch.setattr(sensitivity.Timer, "time", time)
+    monkeypatch.setattr(sensitivity.Trials, "compared", compared)
     made = sardonyx.quantize(model, to="int8", budget="relative_l2<=0.5", data=data)
     assert made.choice is not None
-    compared = made.choice.points[made.choice.chosen].time
-    assert compared is not None
-    assert compared.finding is Finding.FASTER
+    timed = made.choice.points[made.choice.chosen].time
+    assert timed is not None
+    assert timed.finding is Finding.FASTER
 
 
 @pytest.mark.medium

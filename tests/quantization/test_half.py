@@ -25,7 +25,6 @@ from sardonyx.verbs.optimize.candidates import RewriteJob
 from sardonyx.verbs.quantize import half, half_placement
 from sardonyx.verbs.quantize.calibration import MeasuredRange
 from sardonyx.verbs.quantize.half import ConvertToHalf
-from sardonyx.verbs.quantize.half_placement import ConstantSizes
 from sardonyx.verbs.quantize.product_check import check_products
 from sardonyx.verbs.quantize.recipe import Selection
 
@@ -263,7 +262,7 @@ def test_a_gate_that_is_closed_is_compared_with_its_operand(fault: str) -> None:
     text = "g (float[n, 64] x) => (float[n, 64] y) { a = MatMul (x, w) b = Add (a, c) h = Gelu (b) y = MatMul (h, w) }"
     model = model_of(text, 20, w=(64, 64), c=-4.9)
     ranges = {name: MeasuredRange(-8, 8, "") for name in "xabhy"}
-    conversion = ConvertToHalf(Selection(), ranges, ConstantSizes(), simulate=True)
+    conversion = ConvertToHalf(Selection(), ranges, {}, simulate=True)
     made = RewriteJob(model, (conversion,), "portable", lambda _phase, _fraction: None, allow_growth=True).candidate()
     gate = next(each for each in conversion.simulated if each.node == "/h/Gelu")
     narrow = next(

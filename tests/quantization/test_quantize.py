@@ -77,8 +77,8 @@ def test_a_weight_that_two_products_share_is_stored_once(tmp_path: Path) -> None
     assert made.after.bytes < 0.3 * made.before.bytes
 
 
-def _no_zero_point(recipe: QuantizeDynamically, product: Any, op: Any) -> Any:
-    weight, scale = recipe.integers(product, op)
+def _no_zero_point(_: QuantizeDynamically, product: Any, stored: Any, op: Any) -> Any:
+    weight, scale = stored
     largest = largest_of_rows(product.activation, op)
     levels, step, _ = op.node("DynamicQuantizeLinear", (op.Div(product.activation, largest),), outputs=3)
     total = op.Mul(op.Cast(op.MatMulInteger(levels, weight), to=1), op.Mul(step, scale))
@@ -144,8 +144,8 @@ def test_a_product_that_fails_its_check_stays_in_float32(
 QUANTIZED = QuantizeDynamically.quantized
 
 
-def _wrong_head(recipe: QuantizeDynamically, product: Any, op: Any) -> Any:
-    result = QUANTIZED(recipe, product, op)
+def _wrong_head(recipe: QuantizeDynamically, product: Any, stored: Any, op: Any) -> Any:
+    result = QUANTIZED(recipe, product, stored, op)
     return op.Neg(result) if product.matrix.columns == 32 else result
 
 

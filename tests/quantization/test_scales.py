@@ -109,9 +109,9 @@ def test_pieces_cover_a_weight_of_a_file_once(
     assert tensor is not None
     assert again is not None
     matrix = Matrix(tensor, is_transposed)
-    assert scales.identity(matrix) == scales.identity(Matrix(again, is_transposed))
-    joined = [scales.identity(Matrix(ConcatTensor([each, each]), is_transposed)) for each in (tensor, again)]
-    assert joined[0] == joined[1] != scales.identity(matrix)
+    assert matrix.identity() == Matrix(again, is_transposed).identity()
+    joined = [Matrix(ConcatTensor([each, each]), is_transposed).identity() for each in (tensor, again)]
+    assert joined[0] == joined[1] != matrix.identity()
     seen = np.zeros((matrix.rows, matrix.columns), np.float32)
     for rows, columns, values in matrix.pieces(8):
         assert rows.start % 8 == 0

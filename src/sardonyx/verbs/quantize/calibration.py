@@ -33,7 +33,7 @@ from sardonyx.ir.storage import Array
 from sardonyx.runtime import Feeds
 from sardonyx.runtime.observe import Observed
 from sardonyx.verbs.quantize.integer_regions import data_inputs
-from sardonyx.verbs.quantize.recipe import PRODUCTS, Product, Reversed, is_large, matrix_product
+from sardonyx.verbs.quantize.recipe import PRODUCTS, Product, is_large, matrix_product
 from sardonyx.verbs.quantize.scales import Moments
 from sardonyx.verification.subject import Model, Subject
 
@@ -445,7 +445,7 @@ def _activations_of_products(model: ir.Model) -> dict[str, int]:
         product.activation.name: product.matrix.rows
         for product in products
         if isinstance(product, Product)
-        and not isinstance(product, Reversed)
+        and not product.reversed_rank
         and product.activation.name
         and is_large(product.matrix.tensor)
         if facts.dtype(product.activation) is ir.DataType.FLOAT

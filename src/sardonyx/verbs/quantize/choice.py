@@ -12,11 +12,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 from msgspec import Struct
-from msgspec.structs import replace
 
 from sardonyx.errors import GateNotMet, VerificationFailed
 from sardonyx.records.bench import Comparison, Finding
@@ -25,7 +24,6 @@ from sardonyx.records.progress import Clock
 from sardonyx.records.provenance import module_of
 from sardonyx.records.quantization import FLOAT32, Choice, FrontPoint, GroupPrecision, ModuleGroup
 from sardonyx.verbs.quantize.budget import Budget, Objective, loss_measures
-from sardonyx.verbs.quantize.front import Option, pareto, sweep
 from sardonyx.verbs.quantize.loss import size_of_loss
 from sardonyx.verbs.quantize.precisions import Assignment, NothingQuantized, Plan, Precision
 from sardonyx.verbs.quantize.recipe import Selection, Simulated
@@ -34,17 +32,18 @@ from sardonyx.verbs.quantize.sensitivity import (
     PATIENT,
     SECONDS,
     Group,
-    Timer,
+    Option,
     Trial,
     Trials,
     find_groups,
+    pareto,
     shape_classes,
+    sweep,
 )
 
 _HALF: Precision = "fp16"
 _STATIC: Precision = "int8-static"
 _ALL = "all "  # before the precision of a uniform model
-_AS = "as "  # before the precision that has the same form
 _MOST_SINGLES = 96  # models with one quantized group
 _FEWEST_GROUPS = 4  # even if that takes more models
 _MOST_POINTS = 8  # whole models of the front whose loss is measured
@@ -55,7 +54,9 @@ _BITS: Mapping[Precision, float] = {"int4": 5, "fp16": 16, "bf16": 16}  # of an 
 _AS_GOOD = 1.1  # of a loss or of bytes: what counts as about the same
 _FASTER, _SMALLER = 0.95, 0.9  # a result takes at most so much of the source's time, or of its bytes
 _BYTES_SHARE = 0.05  # of the time: what all bytes of the source are worth if time is the objective
-_TOGETHER = 1 << 30  # bytes of constants of the source for each of the models that are timed at once
+
+_Key = tuple[int, Precision]  # a group, or a class of shapes
+_Precisions = tuple[Precision | None, ...]  # by group; None: float32
 
 
 class Request(Struct, frozen=True):
@@ -76,65 +77,63 @@ class Chosen(Struct, frozen=True):
     refusal: GateNotMet | None  # why the model is only the nearest to what was asked for, and is not to be written
 
 
-class _Point(Struct, frozen=True, eq=False):
+class _Point(Struct, eq=False):
     """A whole model."""
 
     label: str
-    precisions: tuple[Precision | None, ...]  # by group
+    precisions: _Precisions
     plan: Plan
     trial: Trial
     model: ir.Model
     time: Comparison | None = None
 
+    @property
+    def loss(self) -> float:
+        return size_of_loss(self.trial.scores)
 
-def choose(request: Request, trials: Trials, timer: Timer, clock: Clock) -> Chosen:
-    """Return the best plan within the budget.
-
-    Raises:
-        GateNotMet: Every model has NaN or infinities.
-        NothingQuantized: No product can be quantized.
-    """
-    return _Chooser(request, trials, timer, clock).chosen()
-
-
-def _loss(point: _Point) -> float:
-    return size_of_loss(point.trial.scores)
+    @property
+    def uniform(self) -> str:
+        """The precision of a uniform model."""
+        return self.label.removeprefix(_ALL)
 
 
-def _uniform(point: _Point) -> str:
-    """Return the precision of a uniform model."""
-    return point.label.removeprefix(_ALL)
+class Chooser:
+    """Searches for the best plan within a budget."""
 
-
-class _Chooser:
-    def __init__(self, request: Request, trials: Trials, timer: Timer, clock: Clock) -> None:
-        self._request, self._trials, self._timer, self._clock = request, trials, timer, clock
-        self._budget = request.budget
+    def __init__(self, request: Request, trials: Trials, clock: Clock) -> None:
+        self._request, self._trials, self._clock = request, trials, clock
+        self._budget, self._by_bytes = request.budget, request.objective == "bytes"
+        self._source_bytes = trials.job.before.bytes
         self._precisions: tuple[Precision, ...] = request.precisions  # that are tried for every group
         self._groups: list[Group] = []
         self._classes: list[int] = []
-        self._failures: dict[tuple[int, Precision], str] = {}  # why a precision is no option of a group
-        self._singles: dict[tuple[int, Precision], Trial] = {}  # that were measured
-        self._times: dict[tuple[int, Precision], Comparison] = {}  # by class of shapes and precision
-        self._milliseconds: float | None = None  # of the source
-        self._sizes: dict[str, int] = {}
+        self._failures: dict[_Key, str] = {}  # why a precision is no option of a group
+        self._same: dict[_Key, Precision] = {}  # the precision with the same form
+        self._singles: dict[_Key, Trial] = {}  # that were measured
+        self._times: dict[_Key, Comparison] = {}  # by class of shapes and precision
         self._points: list[_Point] = []
 
     def chosen(self) -> Chosen:
+        """Return the best plan within the budget.
+
+        Raises:
+            GateNotMet: Every model has NaN or infinities.
+            NothingQuantized: No product can be quantized.
+        """
         with self._clock.phase("measuring uniform models"):
             self._find_groups()
             self._measure_uniform()
             self._compare_scales()
-        if self._request.objective == "time":
+        if not self._by_bytes:
             with self._clock.phase("timing shapes"):
                 self._time_uniform()
                 self._time_classes()
         self._compare_ranges()
-        largest: tuple[Precision | None, ...] = tuple(self._largest_gain(number) for number in range(len(self._groups)))
+        largest: _Precisions = tuple(self._largest_gain(number) for number in range(len(self._groups)))
         if any(largest):
             with self._clock.phase("measuring the front"):
-                is_within = self._measure("mixed", largest)
-            if not is_within:
+                mixed = self._measure("mixed", largest)
+            if not self._is_within(mixed):
                 with self._clock.phase("measuring modules"):
                     self._measure_singles()
                 with self._clock.phase("measuring the front"):
@@ -149,9 +148,8 @@ class _Chooser:
     def _find_groups(self) -> None:
         selection, job = self._request.selection, self._trials.job
         # Conversion to float16 also has a simulation of each sum and activation, which are no groups of their own.
-        precisions: tuple[Precision, ...] = (
-            tuple(each for each in self._precisions if each != _HALF) or self._precisions
-        )
+        others: tuple[Precision, ...] = tuple(each for each in self._precisions if each != _HALF)
+        precisions = others or self._precisions
         found: dict[Precision, list[Simulated]] = {
             precision: job.simulated((Assignment(precision, selection),))[1] for precision in precisions
         }
@@ -181,20 +179,18 @@ class _Chooser:
                 if not form:
                     self._failures[number, precision] = "no such form"
                 elif first != precision:
-                    self._failures[number, precision] = f"{_AS}{first}"
+                    self._failures[number, precision] = f"as {first}"
+                    self._same[number, precision] = first
 
     def _form(self, group: int, precision: Precision) -> Precision | None:
         """Return the precision that a group has in the model with all modules in one; None for float32."""
-        failure = self._failures.get((group, precision))
-        if failure is None or not failure.startswith(_AS):
-            return precision if failure is None else None
-        return next(each for each in self._precisions if failure == f"{_AS}{each}")
+        is_option = (group, precision) not in self._failures
+        return precision if is_option else self._same.get((group, precision))
 
     def _measure_uniform(self) -> None:
         """Measure the models with all modules in one precision."""
         for precision in self._precisions:
-            groups = range(len(self._groups))
-            usable: tuple[Precision | None, ...] = tuple(self._form(number, precision) for number in groups)
+            usable: _Precisions = tuple(self._form(number, precision) for number in range(len(self._groups)))
             try:
                 if any(usable):
                     self._measure(f"{_ALL}{precision}", usable)
@@ -203,31 +199,30 @@ class _Chooser:
 
     def _compare_scales(self) -> None:
         """Leave out the scales of rows if the loss stays within the budget, or as it is: this always saves time."""
-        rows = next((point for point in self._points if _uniform(point) == "int8"), None)
-        if rows is None or self._request.objective != "time":
+        rows = next((point for point in self._points if point.uniform == "int8"), None)
+        if rows is None or self._by_bytes:
             return
-        self._trials.use_rows(False)
+        self._trials.job.use_rows(False)
         self._points.remove(rows)
-        is_within = self._measure(rows.label, rows.precisions)
-        whole = next((point for point in self._points if point.label == rows.label), None)
-        if whole is None or not (is_within or _loss(whole) <= _AS_GOOD * _loss(rows)):
+        whole = self._measure(rows.label, rows.precisions)
+        if whole is None or not (self._is_within(whole) or whole.loss <= _AS_GOOD * rows.loss):
             self._points = [*(point for point in self._points if point is not whole), rows]
-            self._trials.use_rows(True)
+            self._trials.job.use_rows(True)
 
     # Gain
 
-    def _is_stored(self, precision: str) -> bool:
+    def _is_stored(self, precision: str | None) -> bool:
         """Return whether weights are only stored in a precision, and computed in float32 as in the source."""
-        return precision == "int8-weights" and self._trials.job.target == "portable"
+        return precision == "int8-weights" and self._trials.job.recipes.target == "portable"
 
     def _time_uniform(self) -> None:
         """Time the uniform models; a precision that is slower for all modules by far is tried for none alone.
 
         So is float16 if it is not faster: integers are smaller, and CPUs without arithmetic in it are slower.
         """
-        self._time([point for point in self._points if not self._is_stored(_uniform(point))], BRIEF)
+        self._time([point for point in self._points if not self._is_stored(point.uniform)], BRIEF)
         for point in self._points:
-            precision, time = _uniform(point), point.time
+            precision, time = point.uniform, point.time
             is_slower = time is not None and time.finding is not Finding.FASTER
             if time is not None and (time.ratio > _HOPELESS or (precision == _HALF and is_slower)):
                 for number, each in itertools.product(range(len(self._groups)), self._precisions):
@@ -239,60 +234,45 @@ class _Chooser:
         groups = range(len(self._groups))
         if _STATIC not in self._precisions or all(self._excluded(group, _STATIC) for group in groups):
             return
-        self._trials.use_best_ranges()
-        old = next((point for point in self._points if _uniform(point) == _STATIC), None)
+        with self._clock.phase("calibrating"):
+            self._trials.use_best_ranges()
+        old = next((point for point in self._points if point.uniform == _STATIC), None)
         if old is not None:
             self._points.remove(old)
-            self._measure(old.label, old.precisions)
-            self._points[-1] = replace(self._points[-1], time=old.time)
+            if (new := self._measure(old.label, old.precisions)) is not None:
+                new.time = old.time
 
     def _time_classes(self) -> None:
         """Time the models in which all groups of one class of shapes are quantized, for each class and precision."""
         shapes, models = sorted(set(self._classes)), dict[str, ir.Model]()
         of_label: dict[str, tuple[int, Precision]] = {}
-        uniform = {_uniform(point): point.time for point in self._points}
-        for shape in shapes:
+        uniform = {point.uniform: point.time for point in self._points}
+        for shape, precision in itertools.product(shapes, self._precisions):
             numbers = [number for number, each in enumerate(self._classes) if each == shape]
-            for precision in self._precisions:
-                if self._is_stored(precision) or all((number, precision) in self._failures for number in numbers):
-                    continue
-                if len(shapes) == 1 and (time := uniform.get(precision)) is not None:
-                    self._times[shape, precision] = time
-                    continue
-                label = f"{precision}/{shape}"
-                of_label[label] = shape, precision
-                try:
-                    models[label] = self._whole(precision, [self._groups[number] for number in numbers])
-                except NothingQuantized:  # float16 saves no casts
-                    self._failures |= {(number, precision): "no such form" for number in numbers}
-        for label, comparison in self._compared(models, BRIEF).items():
+            if self._is_stored(precision) or all((number, precision) in self._failures for number in numbers):
+                continue
+            if len(shapes) == 1 and (time := uniform.get(precision)) is not None:
+                self._times[shape, precision] = time
+                continue
+            label = f"{precision}/{shape}"
+            of_label[label] = shape, precision
+            plan = self._trials.plan({precision: [self._groups[number] for number in numbers]})
+            try:
+                models[label] = self._trials.model(plan)
+            except NothingQuantized:  # float16 saves no casts
+                self._failures |= {(number, precision): "no such form" for number in numbers}
+        for label, comparison in self._trials.compared(models, BRIEF).items():
             self._times[of_label[label]] = comparison
-
-    def _compared(self, models: Mapping[str, ir.Model], seconds: float) -> dict[str, Comparison]:
-        """Time models beside the source, as many at once as fit into memory."""
-        found: dict[str, Comparison] = {}
-        at_once = max(1, _TOGETHER // max(1, self._trials.job.before.bytes))
-        labels = list(models)
-        for first in range(0, len(labels), at_once):
-            timed = self._timer.time({label: models[label] for label in labels[first : first + at_once]}, seconds)
-            self._milliseconds, self._sizes = timed.milliseconds, timed.sizes
-            found |= timed.comparisons
-        return found
-
-    def _whole(self, precision: Precision, groups: Sequence[Group]) -> ir.Model:
-        return self._trials.model(self._trials.plan({precision: groups}))
 
     def _saved(self, group: int, precision: Precision) -> float | None:
         """Return the milliseconds that a group in this precision saves; None: not timed."""
-        comparison = self._times.get((self._classes[group], precision))
-        if comparison is None or self._milliseconds is None:
+        shape, milliseconds = self._classes[group], self._trials.milliseconds
+        comparison = self._times.get((shape, precision))
+        if comparison is None or milliseconds is None:
             return None
-        together = sum(
-            each.elements
-            for each, shape in zip(self._groups, self._classes, strict=True)
-            if shape == self._classes[group]
-        )
-        return self._milliseconds * (1 - comparison.ratio) * self._groups[group].elements / max(1, together)
+        alike = zip(self._groups, self._classes, strict=True)
+        together = sum(each.elements for each, other in alike if other == shape)
+        return milliseconds * (1 - comparison.ratio) * self._groups[group].elements / max(1, together)
 
     def _excluded(self, group: int, precision: Precision) -> str | None:
         """Return why a precision is no option for a group."""
@@ -300,8 +280,8 @@ class _Chooser:
         single = self._singles.get((group, precision))
         if failure is not None:
             return failure
-        is_smaller = single is None or single.bytes < self._trials.job.before.bytes
-        if self._request.objective == "bytes":
+        is_smaller = single is None or single.bytes < self._source_bytes
+        if self._by_bytes:
             return None if is_smaller else "not smaller"
         comparison = self._times.get((self._classes[group], precision))
         if comparison is None or comparison.finding is Finding.FASTER:
@@ -310,45 +290,41 @@ class _Chooser:
             return "slower"
         return None if is_smaller else "neither faster nor smaller"
 
+    def _usable(self, group: int) -> list[Precision]:
+        return [precision for precision in self._precisions if self._excluded(group, precision) is None]
+
     def _options(self, group: int) -> list[Option]:
         """Return the options of a group for the sweep."""
         return [
             Option(precision, self._gain(group, precision), size_of_loss(single.scores))
-            for precision in self._precisions
+            for precision in self._usable(group)
             if (single := self._singles.get((group, precision))) is not None
-            if self._excluded(group, precision) is None
         ]
 
     def _largest_gain(self, group: int) -> Precision | None:
         """Return the precision of a group that gains most."""
-        usable: list[Precision] = [each for each in self._precisions if self._excluded(group, each) is None]
-        gains: dict[Precision, float] = {precision: self._gain(group, precision) for precision in usable}
-        best = max(gains, key=lambda precision: gains[precision], default=None)
+        gains: dict[Precision, float] = {precision: self._gain(group, precision) for precision in self._usable(group)}
+        best = max(gains, key=gains.__getitem__, default=None)
         return best if best is not None and gains[best] > 0 else None
 
     def _gain(self, group: int, precision: Precision) -> float:
         """Return the bytes, or the milliseconds, that a group saves in a precision; where both matter, as one."""
-        before, single = self._trials.job.before.bytes, self._singles.get((group, precision))
+        before, single = self._source_bytes, self._singles.get((group, precision))
         fewer = self._groups[group].elements * (32 - _BITS.get(precision, 8)) / 8
         if single is not None:
             fewer = before - single.bytes
-        if self._request.objective == "bytes":
+        if self._by_bytes:
             return fewer
         comparison = self._times.get((self._classes[group], precision))
         is_faster = comparison is not None and comparison.finding is Finding.FASTER
         saved = (self._saved(group, precision) or 0.0) if is_faster else 0.0
-        return saved + _BYTES_SHARE * fewer / max(1, before) * (self._milliseconds or 1.0)
+        return saved + _BYTES_SHARE * fewer / max(1, before) * (self._trials.milliseconds or 1.0)
 
     # Whole models
 
     def _measure_singles(self) -> None:
         """Measure the groups alone, in the precisions that are options."""
-        wanted: list[tuple[int, Precision]] = [
-            (number, precision)
-            for number in range(len(self._groups))
-            for precision in self._precisions
-            if self._excluded(number, precision) is None
-        ]
+        wanted: list[_Key] = [(number, each) for number in range(len(self._groups)) for each in self._usable(number)]
         for at, (number, precision) in enumerate(wanted):
             told = f"measuring module {number + 1} of {len(self._groups)}"
             self._clock.tell(told, at / len(wanted))
@@ -366,80 +342,85 @@ class _Chooser:
         for _ in range(_MOST_POINTS):
             if high - low <= 1:
                 break
-            is_within = self._measure(f"mixed {middle}", front[middle])
-            low, high = (middle, high) if is_within else (low, middle)
+            point = self._measure(f"mixed {middle}", front[middle])
+            low, high = (middle, high) if self._is_within(point) else (low, middle)
             middle = (low + high) // 2
 
-    def _measure(self, label: str, precisions: tuple[Precision | None, ...]) -> bool:
-        """Number a whole model, and return whether its loss is within the budget."""
+    def _measure(self, label: str, precisions: _Precisions) -> _Point | None:
+        """Measure a whole model, unless it is known; None if it has NaN or infinities."""
         known = next((point for point in self._points if point.precisions == precisions), None)
         if known is not None:
-            return not self._broken(known, surely=True)
+            return known
         self._clock.tell(f"measuring {label}", None)
-        plan = self._plan(precisions)
-        try:
-            trial, model = self._trials.measured(plan)
-        except VerificationFailed:
-            return False
-        self._budget.check_rows(trial.scores)
-        point = _Point(label, precisions, plan, trial, model)
-        self._points.append(point)
-        return not self._broken(point, surely=True)
-
-    def _plan(self, precisions: Sequence[Precision | None]) -> Plan:
         chosen: dict[Precision, list[Group]] = {precision: [] for precision in self._request.precisions}
         for group, precision in zip(self._groups, precisions, strict=True):
             if precision is not None:
                 chosen[precision].append(group)
         owned = {module for group in self._groups for module in group.modules}
         between = tuple(dict.fromkeys(each for each in self._trials.job.owners if each not in owned))
-        return self._trials.plan(chosen, between)
+        plan = self._trials.plan(chosen, between)
+        try:
+            trial, model = self._trials.measured(plan)
+        except VerificationFailed:
+            return None
+        self._budget.check_rows(trial.scores)
+        self._points.append(_Point(label, precisions, plan, trial, model))
+        return self._points[-1]
 
     def _measures(self, point: _Point) -> dict[str, Number]:
-        ratio = point.trial.bytes / self._trials.job.before.bytes
         timed = {} if point.time is None else {"time": Number(point.time.ratio, 1.0)}
         losses = loss_measures(point.trial.scores)
         if (top1 := losses.get("top1")) is not None and point.trial.expected_top1 is not None:
             losses["top1"] = Number(min(top1.value, point.trial.expected_top1), 1.0)
-        return losses | {"bytes": Number(ratio, 1.0)} | timed
+        return losses | {"bytes": Number(self._bytes_ratio(point), 1.0)} | timed
 
-    def _broken(self, point: _Point, *, surely: bool) -> list[str]:
-        return self._budget.broken(self._measures(point), surely=surely)
+    def _bytes_ratio(self, point: _Point) -> float:
+        return point.trial.bytes / self._source_bytes
+
+    def _is_within(self, point: _Point | None) -> bool:
+        """Return whether a model is within the budget for other samples of the same kind as well."""
+        return point is not None and not self._budget.broken(self._measures(point), surely=True)
 
     # The best
 
     def _best(self) -> _Point | None:
         """Return the point within the budget that costs least, if it is faster or smaller by a margin."""
-        by_bytes = self._request.objective == "bytes"
-        within = [point for point in self._points if not self._broken(point, surely=True)]
-        hopeful = [point for point in within if by_bytes or self._expected_time(point) < 1]
-        hopeful.sort(key=self._cost)
-        for first in range(0, len(hopeful), _TIMED):
-            batch = hopeful[first : first + _TIMED]
-            self._time(batch)
-            self._time([point for point in map(self._current, batch) if self._is_unclear(point)], PATIENT, again=True)
-            for point in sorted((self._current(point) for point in batch), key=self._cost):
-                is_gain = self._is_small(point) if by_bytes else self._is_fast(point)
-                if not self._broken(point, surely=True) and (is_gain or self._is_fast(point)):
+        hopeful = [point for point in self._points if self._is_within(point)]
+        hopeful = [point for point in hopeful if self._by_bytes or self._expected_time(point) < 1]
+        # Some seem to be faster by a margin, and other processes leave them within the noise.
+        for batch in self._timed(hopeful, self._cost, lambda point, time: time.ratio <= _FASTER):
+            for point in sorted(batch, key=self._cost):
+                time = point.time
+                is_fast = time is not None and time.finding is Finding.FASTER and time.ratio <= _FASTER
+                if self._is_within(point) and (is_fast or (self._by_bytes and self._is_small(point))):
                     return point
         return None
 
     def _smallest(self) -> _Point | None:
         """Return the point with the least loss among the smallest that are smaller by a margin, and not slower."""
-        small = [point for point in self._points if self._is_small(point) and not self._broken(point, surely=True)]
-        small.sort(key=lambda point: point.trial.bytes)
-        for first in range(0, len(small), _TIMED):
-            batch = small[first : first + _TIMED]
-            self._time(batch)
-            slow = [point for point in map(self._current, batch) if self._is_slow(point)]
-            unclear = [point for point in slow if point.time is not None and point.time.finding is Finding.SAME]
-            self._time(unclear, PATIENT, again=True)
-            usable = [point for point in map(self._current, batch) if not self._is_slow(point)]
-            usable = [point for point in usable if not self._broken(point, surely=True)]
+        small = [point for point in self._points if self._is_small(point) and self._is_within(point)]
+        for batch in self._timed(small, lambda point: point.trial.bytes, lambda point, _: self._is_slow(point)):
+            usable = [point for point in batch if not self._is_slow(point) and self._is_within(point)]
             near = [point for point in usable if point.trial.bytes <= _AS_GOOD * usable[0].trial.bytes]
             if near:
-                return min(near, key=_loss)
+                return min(near, key=lambda point: point.loss)
         return None
+
+    def _timed(
+        self,
+        points: list[_Point],
+        cost: Callable[[_Point], float],
+        matters: Callable[[_Point, Comparison], bool],
+    ) -> Iterator[list[_Point]]:
+        """Yield points by their cost, a few at a time, timed; for longer if it is unclear and matters."""
+        points.sort(key=cost)
+        for first in range(0, len(points), _TIMED):
+            batch = points[first : first + _TIMED]
+            self._time([point for point in batch if point.time is None])
+            unclear = [(point, point.time) for point in batch if point.time is not None]
+            unclear = [(point, time) for point, time in unclear if time.finding is Finding.SAME]
+            self._time([point for point, time in unclear if matters(point, time)], PATIENT)
+            yield batch
 
     def _is_slow(self, point: _Point) -> bool:
         """Return whether a model may be slower than the source."""
@@ -448,17 +429,9 @@ class _Chooser:
         only_stored = all(each is None or self._is_stored(each) for each in point.precisions)
         return point.time.ratio > _NOT_SLOWER and not only_stored
 
-    def _is_unclear(self, point: _Point) -> bool:
-        """Return whether a model seems to be faster by a margin, and other processes leave it within the noise."""
-        return point.time is not None and point.time.finding is Finding.SAME and point.time.ratio <= _FASTER
-
-    def _is_fast(self, point: _Point) -> bool:
-        """Return whether a model is faster than the source by a margin."""
-        return point.time is not None and point.time.finding is Finding.FASTER and point.time.ratio <= _FASTER
-
     def _is_small(self, point: _Point) -> bool:
         """Return whether a model is smaller than the source by a margin."""
-        return point.trial.bytes <= _SMALLER * self._trials.job.before.bytes
+        return point.trial.bytes <= _SMALLER * self._source_bytes
 
     def _nearest(self) -> tuple[_Point, GateNotMet]:
         """Return the point that is nearest to the budget, and the error that says why it is not written.
@@ -468,18 +441,15 @@ class _Chooser:
         """
         if not self._points:
             raise GateNotMet("nothing can be quantized without NaN or infinities", hint="nothing was written")
-        points, wanted = [self._current(point) for point in self._points], ", ".join(self._budget.texts)
-        within = [point for point in points if not self._broken(point, surely=True)]
+        wanted, within = ", ".join(self._budget.texts), [point for point in self._points if self._is_within(point)]
         if within:
             best = min(within, key=self._cost)
-            self._time([best])
-            best = self._current(best)
+            self._time([best] if best.time is None else [])
             gains = f"faster by {1 - _FASTER:.0%} or smaller by {1 - _SMALLER:.0%}"
             why = f"nothing within the budget {wanted} is {gains}; nearest: {self._described(best)}"
             return best, GateNotMet(why, hint="nothing was written")
-        nearest = min(points, key=lambda point: self._budget.excess(self._measures(point)))
-        self._time([nearest])
-        nearest = self._current(nearest)
+        nearest = min(self._points, key=lambda point: self._budget.excess(self._measures(point)))
+        self._time([nearest] if nearest.time is None else [])
         why = f"nothing meets the budget {wanted}; nearest: {self._described(nearest)}"
         wider = ", ".join(self._budget.widened(self._measures(nearest)))
         return nearest, GateNotMet(why, hint=f"nothing was written; the budget {wider!r} is met by {nearest.label!r}")
@@ -491,76 +461,61 @@ class _Chooser:
         parts += [f"cosine {scores.cosine.value:.6g}"] if self._budget.bounds("cosine") else []
         parts += [f"top1 {scores.top1.value:.4g}"] if scores.top1 is not None else []
         parts += [f"metric drop {scores.metric.value:.3g}"] if scores.metric is not None else []
-        parts.append(f"bytes {point.trial.bytes / self._trials.job.before.bytes:.2f}")
+        parts.append(f"bytes {self._bytes_ratio(point):.2f}")
         parts += [f"time {point.time.ratio:.2f}"] if point.time is not None else []
         return ", ".join(parts)
 
-    def _time(self, points: Sequence[_Point], seconds: float = SECONDS, *, again: bool = False) -> None:
-        untimed = [point for point in map(self._current, points) if again or point.time is None]
-        if not untimed:
-            return
-        found = self._compared({point.label: point.model for point in untimed}, seconds)
-        self._points = [replace(point, time=found.get(point.label, point.time)) for point in self._points]
-
-    def _current(self, point: _Point) -> _Point:
-        return next(each for each in self._points if each.label == point.label)
+    def _time(self, points: Sequence[_Point], seconds: float = SECONDS) -> None:
+        found = self._trials.compared({point.label: point.model for point in points}, seconds)
+        for point in points:
+            point.time = found.get(point.label, point.time)
 
     def _cost(self, point: _Point) -> float:
-        if self._request.objective == "bytes":
+        if self._by_bytes:
             return point.trial.bytes
-        return self._expected_time(point) + _BYTES_SHARE * point.trial.bytes / max(1, self._trials.job.before.bytes)
+        return self._expected_time(point) + _BYTES_SHARE * point.trial.bytes / max(1, self._source_bytes)
 
     def _expected_time(self, point: _Point) -> float:
         return self._predicted_time(point) if point.time is None else point.time.ratio
 
     def _predicted_time(self, point: _Point) -> float:
-        saved = sum(
-            self._saved(group, precision) or 0.0
-            for group, precision in enumerate(point.precisions)
-            if precision is not None
-        )
-        return 1 - saved / self._milliseconds if self._milliseconds else 1.0
+        saved = sum(self._saved(*each) or 0.0 for each in _chosen(point))
+        return 1 - saved / self._trials.milliseconds if self._trials.milliseconds else 1.0
 
     # The record
 
     def _record(self, best: _Point) -> Choice:
-        points = sorted(map(self._current, self._points), key=lambda point: point.trial.scores.relative_l2.value)
+        points = sorted(self._points, key=lambda point: point.trial.scores.relative_l2.value)
         front = pareto([(point.trial.scores.relative_l2.value, self._cost(point)) for point in points])
         return Choice(
             objective=self._request.objective,
             budget=self._budget.texts,
             is_default=self._budget.is_default,
             precisions=self._request.precisions,
-            sizes=self._sizes,
-            source_milliseconds=self._milliseconds,
+            sizes=self._trials.sizes,
+            source_milliseconds=self._trials.milliseconds,
             groups=tuple(self._group(number, best) for number in range(len(self._groups))),
             points=tuple(self._front_point(point, on) for point, on in zip(points, front, strict=True)),
-            chosen=[point.label for point in points].index(best.label),
+            chosen=points.index(best),
             models=self._trials.models,
         )
 
     def _front_point(self, point: _Point, on_front: bool) -> FrontPoint:
+        chosen, predicted_l2 = _chosen(point), None
+        if all(each in self._singles for each in chosen):  # the losses of groups alone add in squares
+            predicted_l2 = math.sqrt(sum(size_of_loss(self._singles[each].scores) ** 2 for each in chosen))
         return FrontPoint(
             label=point.label,
             groups=dict(Counter(precision or FLOAT32 for precision in point.precisions)),
-            predicted_l2=self._predicted_l2(point),
+            predicted_l2=predicted_l2,
             scores=point.trial.scores,
             bytes=point.trial.bytes,
-            bytes_ratio=point.trial.bytes / self._trials.job.before.bytes,
+            bytes_ratio=self._bytes_ratio(point),
             predicted_time=self._predicted_time(point) if self._times else None,
             time=point.time,
-            within=not self._broken(point, surely=True),
+            within=self._is_within(point),
             on_front=on_front,
         )
-
-    def _predicted_l2(self, point: _Point) -> float | None:
-        """Return the loss if those of the groups alone add in squares; None if some were not measured alone."""
-        chosen: set[tuple[int, Precision]] = {
-            (number, each) for number, each in enumerate(point.precisions) if each is not None
-        }
-        if not chosen <= self._singles.keys():
-            return None
-        return math.sqrt(sum(size_of_loss(self._singles[each].scores) ** 2 for each in chosen))
 
     def _group(self, number: int, best: _Point) -> ModuleGroup:
         group = self._groups[number]
@@ -591,10 +546,13 @@ class _Chooser:
     def _reason(self, number: int, chosen: str) -> str:
         if chosen != FLOAT32:
             return "within the budget"
-        reasons: Mapping[str, str | None] = {
-            precision: self._excluded(number, precision) for precision in self._precisions
-        }
-        if all(reasons.values()):
-            return ", ".join(dict.fromkeys(reason for reason in reasons.values() if reason))
+        reasons = {self._excluded(number, precision): None for precision in self._precisions}
+        if None not in reasons:
+            return ", ".join(reason for reason in reasons if reason)
         losses = [option.loss for option in self._options(number)]
         return f"relative L2 {min(losses):.2g} alone" if losses else "not measured"
+
+
+def _chosen(point: _Point) -> list[_Key]:
+    """Return the groups in a lower precision, with it."""
+    return [(number, each) for number, each in enumerate(point.precisions) if each is not None]

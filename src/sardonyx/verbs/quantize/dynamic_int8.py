@@ -10,6 +10,7 @@ the one with the least expected error; it is 0 where smoothing does not help.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,7 @@ from sardonyx.ir.storage import Array
 from sardonyx.ir.tensors import ComputedTensor
 from sardonyx.passes.base import Builder
 from sardonyx.verbs.quantize import simulation, weights
-from sardonyx.verbs.quantize.recipe import (
-    Product,
-    Recipe,
-    largest_of_rows,
-    with_bias,
-)
+from sardonyx.verbs.quantize.recipe import Product, Recipe, largest_of_rows, with_bias
 from sardonyx.verbs.quantize.weights import Matrix
 
 _OUTLIER = 10  # the mean square of an element that is smoothed, relative to that of all
@@ -101,9 +97,17 @@ class QuantizeDynamically(Recipe):
         self._factors: dict[Matrix, Array | None] = {}
         self.most = weights.most_of_products()
 
-    def quantized(self, product: Product, op: Builder) -> ir.Value:
+    def tensors(self, product: Product) -> tuple[ir.TensorProtocol, ...]:
+        """Return the integers of the smoothed weight, and the scales of its columns."""
+        matrix = smoothed(product.matrix, self._smoothing(product.matrix))
+        return (
+            weights.lazy(ir.DataType.INT8, matrix.shape, lambda: weights.signed_columns(matrix, self.most)),
+            weights.lazy(ir.DataType.FLOAT, matrix.shape[1:], lambda: weights.column_scales(matrix, self.most)),
+        )
+
+    def quantized(self, product: Product, stored: Sequence[ir.Value], op: Builder) -> ir.Value:
         """Build the product in integers, scaled to float32."""
-        weight, scale = self.integers(product, op)
+        weight, scale = stored
         activation = product.activation
         if (factors := self._smoothing(product.matrix)) is not None:
             activation = op.Mul(activation, op.constant(1 / factors))
@@ -115,25 +119,23 @@ class QuantizeDynamically(Recipe):
         scaled = op.Mul(total, op.Mul(step, scale))
         return with_bias(product, scaled if largest is None else op.Mul(scaled, largest), op)
 
-    def simulation(self, product: Product, op: Builder) -> ir.Value:
-        """Build the same in float32."""
-        factors = self._smoothing(product.matrix)
-        return simulation.product_of_columns(
-            product, self.integers(product, op)[1], self.most, op, factors, by_rows=self.by_rows
-        )
+    def simulations(self, product: Product, stored: Sequence[ir.Value], op: Builder) -> tuple[ir.Value, ...]:
+        """Build the same in float32; what factors change in the activation and the weight is undone after rounding."""
+        matrix, factors, activation = product.matrix, self._smoothing(product.matrix), product.activation
+        by = np.ones(matrix.rows, np.float32) if factors is None else factors
+        rounded = simulation.activation_by_rows if self.by_rows else simulation.dynamic_activation
+        if factors is None:
+            activation = rounded(activation, op)
+        else:
+            activation = op.Mul(rounded(op.Mul(activation, op.constant(1 / factors)), op), op.constant(factors))
+        scales = stored[1]
 
-    def integers(self, product: Product, op: Builder) -> tuple[ir.Value, ir.Value]:
-        """Return the weight in integers and the scales of its columns."""
-        weight, scale = self.constants(product, op, self._tensors)
-        return weight, scale
+        def weight() -> Array:
+            steps = simulation.read(scales).ravel()
+            return simulation.nearest_signed(matrix.array() * by[:, None], 1, steps, self.most) / by[:, None]
 
-    def _tensors(self, matrix: Matrix) -> tuple[ir.TensorProtocol, ...]:
-        shape, most = (matrix.rows, matrix.columns), self.most
-        matrix = smoothed(matrix, self._smoothing(matrix))
-        return (
-            weights.lazy(ir.DataType.INT8, shape, lambda: weights.signed_columns(matrix, most)),
-            weights.lazy(ir.DataType.FLOAT, (matrix.columns,), lambda: weights.column_scales(matrix, most)),
-        )
+        product_of_rounded = op.MatMul(activation, op.constant(weights.simulated(matrix.shape, weight)))
+        return (with_bias(product, product_of_rounded, op),)
 
     def _smoothing(self, matrix: Matrix) -> Array | None:
         """Return the factors of an activation; they are computed once."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import onnx_ir as ir
 from msgspec import structs
 
 from sardonyx.ir.scopes import operand
+from sardonyx.ir.storage import Array
 from sardonyx.passes.base import Builder, Facts, Refused
 from sardonyx.verbs.quantize import simulation, weights
 from sardonyx.verbs.quantize.dynamic_int8 import QuantizeDynamically
@@ -35,26 +37,31 @@ class QuantizeEmbeddings(Recipe):
             return None
         if len(tensor.shape) != 2 or node.attributes.get_int("axis", 0) != 0:
             return Refused("it does not read rows of a matrix", (node,))
-        return Product((node,), indices, table, Matrix(tensor, is_transposed=False), None)
+        return Product((node,), indices, table, Matrix(tensor, is_transposed=False))
 
-    def quantized(self, product: Product, op: Builder) -> ir.Value:
+    def tensors(self, product: Product) -> tuple[ir.TensorProtocol, ...]:
+        """Return the integers of a table, and the scales of its rows."""
+        table = Matrix(product.matrix.tensor, is_transposed=True)  # its columns are the rows of the table
+        return (
+            weights.lazy(ir.DataType.INT8, table.shape[::-1], lambda: weights.signed_columns(table).T),
+            weights.lazy(ir.DataType.FLOAT, (table.columns, 1), lambda: weights.column_scales(table)[:, None]),
+        )
+
+    def quantized(self, product: Product, stored: Sequence[ir.Value], op: Builder) -> ir.Value:
         """Build the lookup of integers and of their scales."""
-        table, scale = self.constants(product, op, self._tensors)
+        table, scale = stored
         rows = op.Cast(op.Gather(table, product.activation, axis=0), to=ir.DataType.FLOAT)
         return op.Mul(rows, op.Gather(scale, product.activation, axis=0))
 
-    def simulation(self, product: Product, op: Builder) -> ir.Value:
-        """Build the same in float32."""
-        _, scale = self.constants(product, op, self._tensors)
-        return simulation.lookup_of_rows(product, scale, weights.SIGNED_MOST, op)
+    def simulations(self, product: Product, stored: Sequence[ir.Value], op: Builder) -> tuple[ir.Value, ...]:
+        """Build the lookup in the rounded table."""
+        tensor, scales = product.matrix.tensor, stored[1]
 
-    def _tensors(self, matrix: Matrix) -> tuple[ir.TensorProtocol, ...]:
-        table = Matrix(matrix.tensor, is_transposed=True)  # its columns are the rows of the table
-        shape = (table.columns, table.rows)
-        return (
-            weights.lazy(ir.DataType.INT8, shape, lambda: weights.signed_columns(table).T),
-            weights.lazy(ir.DataType.FLOAT, (table.columns, 1), lambda: weights.column_scales(table)[:, None]),
-        )
+        def table() -> Array:
+            return simulation.nearest_signed(tensor.numpy(), 0, simulation.read(scales).ravel(), weights.SIGNED_MOST)
+
+        rounded = op.constant(weights.simulated(product.matrix.shape, table))
+        return (op.Gather(rounded, product.activation, axis=0),)
 
 
 class QuantizeTiedHead(QuantizeDynamically):
@@ -79,16 +86,14 @@ class QuantizeTiedHead(QuantizeDynamically):
         is_tied = isinstance(found, Product) and found.matrix.is_transposed and self._tables.stored(found.weight)
         return found if is_tied and not saturates() else None
 
-    def integers(self, product: Product, op: Builder) -> tuple[ir.Value, ir.Value]:
-        """Return views of the table and its scales."""
-        table, scale = self._tables.stored(product.weight)
-        return op.Transpose(table, perm=[1, 0]), op.Transpose(scale, perm=[1, 0])
+    def constants(self, product: Product, op: Builder) -> Sequence[ir.Value]:
+        """Return the table and the scales of its rows."""
+        del op
+        return self._tables.stored(product.weight)
 
-    def simulation(self, product: Product, op: Builder) -> ir.Value:
-        """Build the same in float32, with the scales of the rows of the table."""
-        return simulation.product_of_columns(
-            product, self._tables.stored(product.weight)[1], self.most, op, by_rows=self.by_rows
-        )
+    def quantized(self, product: Product, stored: Sequence[ir.Value], op: Builder) -> ir.Value:
+        """Build the product with views of both."""
+        return super().quantized(product, [op.Transpose(each, perm=[1, 0]) for each in stored], op)
 
 
 class QuantizeSharedTables(QuantizeEmbeddings):
@@ -114,10 +119,14 @@ class QuantizeSharedTables(QuantizeEmbeddings):
             return None
         return structs.replace(found, matrix=Matrix(found.matrix.tensor, is_transposed=True))
 
-    def quantized(self, product: Product, op: Builder) -> ir.Value:
+    def constants(self, product: Product, op: Builder) -> Sequence[ir.Value]:
+        """Return the constants of the product."""
+        del op
+        return self._products.stored(product.weight, is_transposed=True)
+
+    def quantized(self, product: Product, stored: Sequence[ir.Value], op: Builder) -> ir.Value:
         """Build the lookup of integers, which are scaled to float32."""
-        rows, bits = product.matrix.rows, self._products.bits
-        integers, scales = self._products.stored(product.weight, is_transposed=True)
+        (integers, scales), rows, bits = stored, product.matrix.rows, self._products.bits
         assert integers.const_value is not None
         columns, count, packed = integers.const_value.shape.numpy()
         size = packed * 8 // bits
@@ -129,7 +138,7 @@ class QuantizeSharedTables(QuantizeEmbeddings):
             return found
         return op.Slice(found, *(op.constant(np.array([number])) for number in (0, rows, -1)))
 
-    def simulation(self, product: Product, op: Builder) -> ir.Value:
+    def simulations(self, product: Product, stored: Sequence[ir.Value], op: Builder) -> tuple[ir.Value, ...]:
         """Build the lookup in the weight of the product's simulation."""
-        weight = self._products.simulated_weight(product, op)
-        return op.Gather(op.Transpose(weight, perm=[1, 0]), product.activation, axis=0)
+        weight = self._products.simulated_weight(product, stored, op)
+        return (op.Gather(op.Transpose(weight, perm=[1, 0]), product.activation, axis=0),)

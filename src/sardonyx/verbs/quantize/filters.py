@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.ir.storage import Array
 from sardonyx.passes.base import Builder, Facts, Refused
-from sardonyx.verbs.quantize import simulation
-from sardonyx.verbs.quantize.recipe import (
-    Convolution,
-    Product,
-    Recipe,
-    convolution,
-    signed_integers,
-)
-from sardonyx.verbs.quantize.weights import (
-    SIGNED_MOST,
-    Matrix,
-    largest_scales,
-    lazy,
-    most_of_products,
-)
+from sardonyx.verbs.quantize import simulation, weights
+from sardonyx.verbs.quantize.recipe import Product, Recipe, convolution
 
 
 class QuantizeFilters(Recipe):
@@ -35,38 +25,48 @@ class QuantizeFilters(Recipe):
     name = "quantize-filters"
     roots = ("Conv", "ConvTranspose")
     opset = 7
+    channels = 0  # the axis of the outputs in what is multiplied by the scales
+
+    @property
+    def most(self) -> int:
+        """The largest integer of a filter."""
+        return weights.SIGNED_MOST
 
     def find(self, node: ir.Node, graph: Facts) -> Product | Refused | None:
         """Return a convolution with constant filters."""
         return convolution(node, graph)
 
-    def quantized(self, product: Product, op: Builder) -> ir.Value:
+    def tensors(self, product: Product) -> tuple[ir.TensorProtocol, ...]:
+        """Return the filters in integers, and the scales of the outputs."""
+        matrix, shape = product.matrix, product.filters
+        scales = weights.largest_scales(matrix.array(), 0, self.most)
+        integers = weights.lazy(ir.DataType.INT8, shape, lambda: weights.signed(matrix, scales, shape))
+        return integers, ir.Tensor(scales.reshape(self._by_channel(product)))
+
+    def quantized(self, product: Product, stored: Sequence[ir.Value], op: Builder) -> ir.Value:
         """Build the float32 filters and the convolution."""
-        assert isinstance(product, Convolution)
-        levels, scale = self._filters(product, op, (-1, *[1] * (len(product.shape) - 1)), SIGNED_MOST)
+        levels, scale = stored
         filters = op.Mul(op.Cast(levels, to=ir.DataType.FLOAT), scale)
         return op.like(product.nodes[-1], (product.activation, filters, product.bias))
 
-    def simulation(self, product: Product, op: Builder) -> ir.Value:
+    def simulations(self, product: Product, stored: Sequence[ir.Value], op: Builder) -> tuple[ir.Value, ...]:
         """Build the same in float32."""
-        return self._simulation(product, product.activation, SIGNED_MOST, op)
+        return (self._rounded(product, product.activation, stored, op),)
 
-    def _filters(self, product: Product, op: Builder, scaled: tuple[int, ...], most: int) -> tuple[ir.Value, ...]:
-        """Return the filters in integers and their scales, of a shape."""
-        assert isinstance(product, Convolution)
-        shape = product.shape
+    def _by_channel(self, product: Product) -> tuple[int, ...]:
+        """Return the shape of numbers of the outputs."""
+        return tuple(-1 if axis == self.channels else 1 for axis in range(len(product.filters)))
 
-        def tensors(matrix: Matrix) -> tuple[ir.TensorProtocol, ...]:
-            scales = largest_scales(matrix.array(), 0, most)
-            integers = lazy(ir.DataType.INT8, shape, lambda: signed_integers(matrix, scales, shape))
-            return integers, ir.Tensor(scales.reshape(scaled))
+    def _rounded(self, product: Product, activation: ir.Value, stored: Sequence[ir.Value], op: Builder) -> ir.Value:
+        """Build the convolution with rounded filters."""
+        tensor, scales = product.matrix.tensor, stored[1]
 
-        return self.constants(product, op, tensors)
+        def filters() -> Array:
+            nearest = simulation.nearest_signed(tensor.numpy(), 0, simulation.read(scales).ravel(), self.most)
+            return nearest.reshape(product.filters)
 
-    def _simulation(self, product: Product, activation: ir.Value, most: int, op: Builder) -> ir.Value:
-        assert isinstance(product, Convolution)
-        filters = simulation.rounded_filters(product, most, op)
-        return op.like(product.nodes[-1], (activation, filters, product.bias))
+        rounded = op.constant(weights.simulated(product.filters, filters))
+        return op.like(product.nodes[-1], (activation, rounded, product.bias))
 
 
 class QuantizeConvolutions(QuantizeFilters):
@@ -80,6 +80,12 @@ class QuantizeConvolutions(QuantizeFilters):
 
     name = "quantize-convolutions"
     needs = 11
+    channels = 1
+
+    @property
+    def most(self) -> int:
+        """The largest integer of a filter."""
+        return weights.most_of_products()
 
     def find(self, node: ir.Node, graph: Facts) -> Product | Refused | None:
         """Return a convolution with constant filters that are not in groups."""
@@ -87,20 +93,17 @@ class QuantizeConvolutions(QuantizeFilters):
             return Refused("in groups, it is slower in integers", (node,))
         return super().find(node, graph)
 
-    def quantized(self, product: Product, op: Builder) -> ir.Value:
+    def quantized(self, product: Product, stored: Sequence[ir.Value], op: Builder) -> ir.Value:
         """Build the convolution in integers, scaled to float32."""
-        assert isinstance(product, Convolution)
-        channels = (1, -1, *[1] * (len(product.shape) - 2))
-        filters, scale = self._filters(product, op, channels, most_of_products())
+        filters, scale = stored
         levels, step, zero = op.node("DynamicQuantizeLinear", (product.activation,), outputs=3)
         attributes = dict(product.nodes[-1].attributes)
         total = op.Cast(op.node("ConvInteger", (levels, filters, zero), attributes)[0], to=ir.DataType.FLOAT)
         result = op.Mul(total, op.Mul(step, scale))
         if product.bias is None:
             return result
-        return op.Add(result, op.Reshape(product.bias, op.constant(np.array(channels))))
+        return op.Add(result, op.Reshape(product.bias, op.constant(np.array(self._by_channel(product)))))
 
-    def simulation(self, product: Product, op: Builder) -> ir.Value:
+    def simulations(self, product: Product, stored: Sequence[ir.Value], op: Builder) -> tuple[ir.Value, ...]:
         """Build the same in float32."""
-        activation = simulation.dynamic_activation(product.activation, op)
-        return self._simulation(product, activation, most_of_products(), op)
+        return (self._rounded(product, simulation.dynamic_activation(product.activation, op), stored, op),)

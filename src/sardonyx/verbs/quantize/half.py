@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
 import ml_dtypes
 import numpy as np
@@ -20,11 +20,10 @@ from sardonyx.passes.base import Builder, Match, ModelPass, Proposal, Refused, R
 from sardonyx.records.quantization import HalfRisk
 from sardonyx.records.run import Refusal
 from sardonyx.runtime import Feeds
-from sardonyx.verbs.quantize import masks
 from sardonyx.verbs.quantize.calibration import Ranges, measure_ranges
-from sardonyx.verbs.quantize.half_bounds import Bounds
-from sardonyx.verbs.quantize.half_placement import PRODUCTS, ConstantSizes, Conversion, place, summed_terms
-from sardonyx.verbs.quantize.recipe import SMALLEST, Quantizer, Selection
+from sardonyx.verbs.quantize.half_bounds import MASK, Bounds, find_masks, replaced
+from sardonyx.verbs.quantize.half_placement import PRODUCTS, Conversion, Flaws, place, summed_terms
+from sardonyx.verbs.quantize.recipe import SMALLEST, Quantizer, Selection, in_place_of
 from sardonyx.verbs.quantize.weights import DerivedTensor, lazy
 
 _BLOCK = 1 << 20  # elements that are rounded at a time
@@ -91,16 +90,16 @@ class ConvertToHalf(Quantizer, ModelPass):
     """N(x, W) => Cast32(N16(Cast16(x), W16)), where Cast16(Cast32(y)) is y: float16 with casts only at borders.
 
     Inputs, outputs, kept modules and operators that need float32 are the borders. Constants are rounded when they are
-    written; those that only mask scores become -30000 (see `masks`). `half_placement` says which nodes stay. Helps
-    because the file takes half of the bytes, and graphics processors compute faster in float16.
+    written; those that only mask scores become -30000. `half_placement` says which nodes stay. Helps because the file
+    takes half of the bytes, and graphics processors compute faster in float16.
     """
 
     name = "quantize-to-fp16"
 
-    def __init__(self, selection: Selection, ranges: Ranges, sizes: ConstantSizes, *, simulate: bool = False) -> None:
+    def __init__(self, selection: Selection, ranges: Ranges, flaws: Flaws, *, simulate: bool = False) -> None:
         """Convert the selected modules where their measured ranges allow it; with `simulate`, beside float32."""
         super().__init__(selection, simulate=simulate)
-        self._ranges, self._sizes = ranges, sizes
+        self._ranges, self._flaws = ranges, flaws
         self._converted: ir.Model | None = None
         self._masks: frozenset[ir.Value] = frozenset()
         self._narrow: dict[ir.Value, ir.Value] = {}  # the float16 form of float32 values
@@ -110,53 +109,47 @@ class ConvertToHalf(Quantizer, ModelPass):
         """Yield the conversion of each node in order, so that the operands are converted before it."""
         if self._converted is graph.model:
             return
-        self._converted = graph.model
-        found = masks.find_masks(graph)
+        self._converted, found = graph.model, find_masks(graph)
         self._masks = found.constants
-        placement = place(graph, self._selection, self._ranges, found, self._sizes)
+        conversions, reasons = place(graph, self._selection, self._ranges, found, self._flaws)
         for node in (node for scope in graph.live_scopes() if scope.path for node in scope.graph):
             if node.op_type in PRODUCTS and self._selection.includes(node):
                 yield Refused("it is inside a body or a function", (node,))
-        for node, reason in placement.reasons.items():
+        for node, reason in reasons.items():
             yield Refused(reason, (node,))
-        for each in placement.conversions:
-            casts = () if self._simulate else self._casts_before(each)
-            match = Match((*casts, each.node), separate=frozenset(casts))
+        for each in conversions:
+            values = dict.fromkeys(each.node.inputs[index] for index in sorted(each.inputs))
+            # The casts to float32 that are not needed once this node has been converted.
+            casts = (value.producer() for value in values if value is not None and self._is_cast_back(value))
+            before = () if self._simulate else tuple(node for node in casts if node is not None)
+            match = Match((*before, each.node), separate=frozenset(before))
             yield Proposal(match, functools.partial(self._convert, each, graph))
-
-    def _casts_before(self, each: Conversion) -> tuple[ir.Node, ...]:
-        """Return the casts to float32 that are not needed once this node has been converted."""
-        values = dict.fromkeys(each.node.inputs[index] for index in sorted(each.inputs))
-        producers = (value.producer() for value in values if value is not None and _is_cast_back(value, self._narrow))
-        return tuple(node for node in producers if node is not None)
 
     def _convert(self, each: Conversion, graph: Facts, op: Builder) -> Replacement:
         node = each.node
-        attributes = dict(node.attributes)
-        if node.op_type == "Cast" and each.outputs:
-            attributes["to"] = ir.AttrInt64("to", int(_D.FLOAT16))
-        inputs = tuple(
-            self._half(value, graph, op) if value is not None and index in each.inputs else value
-            for index, value in enumerate(node.inputs)
-        )
+        inputs = _mapped(node, each.inputs, lambda value: self._half(value, graph, op))
         if node.op_type == "Cast" and each.inputs and each.outputs:  # float32 to float32
-            results = inputs
+            replacements: list[ir.Value | None] = list(inputs)
         else:
-            results = op.node(node.op_type, inputs, attributes, domain=node.domain, outputs=len(node.outputs))
-        replacements: list[ir.Value | None] = []
-        for index, (old, new) in enumerate(zip(node.outputs, results, strict=True)):
-            if not old.name or new is None:
-                replacements.append(None)
-                if new is not None:
-                    new.name = ""  # as in the source
-            elif index in each.outputs:
-                wide = op.Cast(new, to=_D.FLOAT)
-                self._narrow[wide] = new
-                replacements.append(wide)
-            else:
-                replacements.append(new)
+            attributes = dict(node.attributes)
+            if node.op_type == "Cast" and each.outputs:
+                attributes["to"] = ir.AttrInt64("to", int(_D.FLOAT16))
+            replacements = in_place_of(
+                node, op.node(node.op_type, inputs, attributes, domain=node.domain, outputs=len(node.outputs))
+            )
+        for index in sorted(each.outputs):
+            if (narrow := replacements[index]) is not None:
+                replacements[index] = wide = op.Cast(narrow, to=_D.FLOAT)
+                self._narrow[wide] = narrow
         if self._simulate and each.outputs and node.op_type not in _JUMPS:
-            self._add_simulation(each, graph, op, replacements)
+            index, exact = (
+                min(each.outputs),
+                _mapped(node, each.inputs, lambda value: self._simulated(value, graph, op)),
+            )
+            made = op.node(node.op_type, exact, dict(node.attributes), domain=node.domain, outputs=len(node.outputs))
+            result = replacements[index]
+            assert result is not None
+            self.compare(node, result, made[index], rounding=_rounding(node, graph), scale=_scale(node, exact, op))
         return replacements
 
     def _half(self, value: ir.Value, graph: Facts, op: Builder) -> ir.Value:
@@ -169,39 +162,42 @@ class ConvertToHalf(Quantizer, ModelPass):
             half = op.Cast(value, to=_D.FLOAT16)
         else:
             shape = tuple(int(size) for size in tensor.shape.numpy())
-            half = op.constant(
-                lazy(_D.FLOAT16, shape, functools.partial(_rounded, tensor, value in self._masks)), "half"
-            )
+            numbers = functools.partial(_rounded, tensor, value in self._masks)
+            half = op.constant(lazy(_D.FLOAT16, shape, numbers), "half")
         self._narrow[value] = half
         return half
 
-    def _add_simulation(self, each: Conversion, graph: Facts, op: Builder, results: list[ir.Value | None]) -> None:
-        node = each.node
-        inputs = tuple(
-            self._simulated(value, graph, op) if index in each.inputs and value is not None else value
-            for index, value in enumerate(node.inputs)
-        )
-        made = op.node(node.op_type, inputs, dict(node.attributes), domain=node.domain, outputs=len(node.outputs))
-        index = min(each.outputs)
-        result = results[index]
-        assert result is not None
-        self.compare(node, result, made[index], rounding=_rounding(node, graph), scale=_scale(node, inputs, op))
-
     def _simulated(self, value: ir.Value, graph: Facts, op: Builder) -> ir.Value:
         """Return the float32 numbers that the float16 form of a value stands for, after a check of a constant."""
-        if _is_cast_back(value, self._narrow):
+        if self._is_cast_back(value):
             return value
         stored, tensor = self._half(value, graph, op), graph.tensor(value)
         if tensor is not None and value not in self._checked:
             self._checked.add(value)
-            least = masks.MASK if value in self._masks else None
+            least = MASK if value in self._masks else None
             check_stored(value, tensor, stored, lambda array: nearest_half(array, least))
         return op.Cast(stored, to=_D.FLOAT)
+
+    def _is_cast_back(self, value: ir.Value) -> bool:
+        """Return whether a value is the cast of its own float16 form."""
+        node = value.producer()
+        if node is None or node.op_type != "Cast" or value not in self._narrow:
+            return False
+        return operand(node, 0) is self._narrow[value]
+
+
+def _mapped(
+    node: ir.Node, indices: Container[int], change: Callable[[ir.Value], ir.Value]
+) -> tuple[ir.Value | None, ...]:
+    """Return the inputs of a node, some of them changed."""
+    return tuple(
+        change(value) if value is not None and index in indices else value for index, value in enumerate(node.inputs)
+    )
 
 
 def _rounded(tensor: ir.TensorProtocol, is_mask: bool) -> Array:
     array = tensor.numpy()
-    return (masks.replaced(array) if is_mask else array).astype(np.float16)
+    return (replaced(array) if is_mask else array).astype(np.float16)
 
 
 def _rounding(node: ir.Node, graph: Facts) -> float:
@@ -229,17 +225,11 @@ def _scale(node: ir.Node, inputs: Sequence[ir.Value | None], op: Builder) -> ir.
     return op.like(node, terms)
 
 
-def _is_cast_back(value: ir.Value, narrow: dict[ir.Value, ir.Value]) -> bool:
-    """Return whether a value is the cast of its own float16 form."""
-    node = value.producer()
-    return node is not None and node.op_type == "Cast" and value in narrow and operand(node, 0) is narrow[value]
-
-
 def half_risks(graph: Facts, ranges: Ranges, refusals: Iterable[Refusal]) -> tuple[HalfRisk, ...]:
     """Return the nodes of the source whose numbers can leave the range of float16, and which of them were refused."""
     graph.infer()
     kept = {refusal.nodes[-1] for refusal in refusals if refusal.pass_name == ConvertToHalf.name}
-    risks = Bounds(graph, ranges, masks.find_masks(graph)).risks()
+    risks = Bounds(graph, ranges, find_masks(graph)).risks()
     return tuple(HalfRisk(owner(node), label(node), reason, label(node) in kept) for node, reason in risks.items())
 
 
@@ -252,10 +242,10 @@ def measure_half_ranges(graph: Facts, trials: Iterable[Feeds], threads: int | No
     if graph.scopes[graph.model.graph].opset < HALF_OPSET:
         raise UsageError(f"fp16 needs opset {HALF_OPSET}", hint="export the model again with a newer opset")
     graph.infer()
-    for value in masks.find_masks(graph).constants:
+    for value in find_masks(graph).constants:
         tensor, node = graph.tensor(value), value.producer()
         assert tensor is not None
-        mask = ir.Tensor(masks.replaced(tensor.numpy()), name=value.name)
+        mask = ir.Tensor(replaced(tensor.numpy()), name=value.name)
         if node is None:
             value.const_value = mask
         else:
@@ -299,19 +289,16 @@ class StoreInBfloat16(Quantizer, ModelPass):
 
     def _convert(self, node: ir.Node, weights: list[int], graph: Facts, op: Builder) -> Replacement:
         looks_up = node.op_type in LOOKUPS and not node.domain
-        inputs = tuple(
-            self._weight(value, graph, op, cast=not looks_up) if index in weights and value is not None else value
-            for index, value in enumerate(node.inputs)
-        )
+        inputs = _mapped(node, weights, lambda value: self._weight(value, graph, op, cast=not looks_up))
         results = op.node(node.op_type, inputs, dict(node.attributes), domain=node.domain, outputs=len(node.outputs))
-        replacements: list[ir.Value | None] = []
-        for old, new in zip(node.outputs, results, strict=True):
-            new.name = new.name if old.name else ""
-            replacements.append(new if old.name else None)
+        replacements = in_place_of(node, results)
         if looks_up:
             replacements = [op.Cast(results[0], to=_D.FLOAT)]
         if self._simulate:
-            self._add_simulation(node, weights, graph, op, replacements[0])
+            exact = _mapped(node, weights, lambda value: self._checked(value, graph, op))
+            result = replacements[0]
+            if result is not None and graph.dtype(node.outputs[0]) is _D.FLOAT:
+                self.compare(node, result, op.like(node, exact))
         return replacements
 
     def _weight(self, value: ir.Value, graph: Facts, op: Builder, *, cast: bool) -> ir.Value:
@@ -323,16 +310,6 @@ class StoreInBfloat16(Quantizer, ModelPass):
             stored = op.constant(lazy(_D.BFLOAT16, shape, lambda: _rounded_to_bfloat16(tensor)), "bf16")
             self._stored[value] = stored
         return op.Cast(stored, to=_D.FLOAT) if cast else stored
-
-    def _add_simulation(
-        self, node: ir.Node, weights: list[int], graph: Facts, op: Builder, result: ir.Value | None
-    ) -> None:
-        inputs = tuple(
-            self._checked(value, graph, op) if index in weights and value is not None else value
-            for index, value in enumerate(node.inputs)
-        )
-        if result is not None and graph.dtype(node.outputs[0]) is _D.FLOAT:
-            self.compare(node, result, op.like(node, inputs))
 
     def _checked(self, value: ir.Value, graph: Facts, op: Builder) -> ir.Value:
         """Return the float32 numbers of a stored weight, after a check of them."""

@@ -1,5 +1,11 @@
 """Which numbers can leave the range of float16, by node: as measured on samples, and as bounds that follow from these.
 
+Constants that only mask attention scores, such as the lowest float32 number, are no such numbers. softmax(s + m) with
+m = -3.4e38 is 0 where it masks. Any number far below the scores does the same, and -3.4e38 would become -inf in
+float16, where a row that is masked everywhere gives NaN. Such a constant becomes -30000: two of them can be added to
+scores, and the sum is still finite. A constant counts as a mask if everything that is computed from it is read by a
+Softmax, through Where, Add, Mul, Max and operators that move data.
+
 A bound holds for all inputs with which the operands of the node stay within their measured ranges: squares, sums of
 many numbers, and products, whose sums are at most those of magnitudes. Norms that are one operator compute their
 squares in float32 (`stash_type`), so that only what they read and return counts.
@@ -11,13 +17,86 @@ import math
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from sardonyx.ir.facts import Facts
-from sardonyx.ir.ops import ALL_CONVOLUTIONS, ALL_PRODUCTS, GLOBAL_POOLS, SOFTMAXES
+from sardonyx.ir.ops import ALL_CONVOLUTIONS, ALL_PRODUCTS, GLOBAL_POOLS, MOVES_DATA, SOFTMAXES, attention_operands
 from sardonyx.ir.precision import FORMATS
 from sardonyx.ir.scopes import is_constant, operand
+from sardonyx.ir.storage import Array
 from sardonyx.verbs.quantize.calibration import Ranges
-from sardonyx.verbs.quantize.masks import Masks
+
+MASK = -30000.0
+_FROM = -16384.0  # constants below this are replaced
+_LARGEST = 1 << 24  # bytes of a constant that is read
+_FIRST = MOVES_DATA | {"Cast", "Sub"}  # pass on their first operand
+_ALL = frozenset({"Add", "Concat", "Max", "Mul"})
+
+
+class Masks(Struct, frozen=True, eq=False):
+    """The constants that mask, and all values that contain their numbers, up to the Softmax."""
+
+    constants: frozenset[ir.Value]
+    values: frozenset[ir.Value]
+
+
+def find_masks(graph: Facts) -> Masks:
+    """Return the masks of the main graph."""
+    main = graph.model.graph
+    nodes = list(main)
+    ends: dict[ir.Value, bool] = {}  # whether everything that is computed from a value ends in a Softmax
+
+    def is_masked(node: ir.Node, index: int) -> bool:
+        """Return whether the operand of a node ends in a Softmax and nowhere else."""
+        if node.graph is not main:
+            return False
+        operands = attention_operands(node)
+        if operands is not None:
+            return index == operands.bias
+        if node.op_type == "Softmax" and not node.domain:
+            return True
+        return _passes_on(node, {index}) and ends.get(node.outputs[0], False)
+
+    def only_masks(value: ir.Value) -> bool:
+        if value not in ends:
+            uses = value.uses()
+            is_read = bool(uses) and not value.is_graph_output()
+            ends[value] = is_read and all(is_masked(use.node, use.idx) for use in uses)
+        return ends[value]
+
+    for node in reversed(nodes):  # consumers first, so that each lookup is of a known value
+        for value in node.outputs:
+            only_masks(value)
+    stored = [*main.initializers.values(), *(node.outputs[0] for node in nodes if is_constant(node))]
+    constants = frozenset(value for value in stored if _is_low(value, graph) and only_masks(value))
+    masked = set(constants)
+    for node in nodes if constants else ():
+        if _passes_on(node, {index for index, value in enumerate(node.inputs) if value in masked}):
+            masked.update(node.outputs)
+    return Masks(constants, frozenset(masked))
+
+
+def replaced(array: Array) -> Array:
+    """Return a mask whose finite numbers are at least -30000."""
+    return np.where(np.isfinite(array), np.maximum(array, np.float32(MASK)), array).astype(np.float32)
+
+
+def _is_low(value: ir.Value, graph: Facts) -> bool:
+    tensor = graph.tensor(value)
+    if tensor is None or tensor.dtype is not ir.DataType.FLOAT or tensor.nbytes > _LARGEST or not tensor.size:
+        return False
+    array = tensor.numpy()
+    return bool(((array < _FROM) & np.isfinite(array)).any())
+
+
+def _passes_on(node: ir.Node, indices: set[int]) -> bool:
+    """Return whether the result of a node contains the numbers of one of these operands."""
+    if node.domain or not indices:
+        return False
+    if node.op_type == "Where":
+        return bool(indices & {1, 2})
+    return node.op_type in _ALL or (node.op_type in _FIRST and 0 in indices)
+
 
 MOST = FORMATS[ir.DataType.FLOAT16].most
 _LEAST = FORMATS[ir.DataType.FLOAT16].least
@@ -36,7 +115,7 @@ class Bounds:
     """The measured magnitudes of a model, and what can be computed from them."""
 
     def __init__(self, graph: Facts, ranges: Ranges, masks: Masks) -> None:
-        self._graph, self._ranges, self._masks = graph, ranges, masks
+        self._graph, self._ranges, self.masks = graph, ranges, masks
 
     def risks(self) -> dict[ir.Node, str]:
         """Return why numbers of each node of the main graph can leave the range; others are left out."""
@@ -50,10 +129,11 @@ class Bounds:
         return self._largest(operand(node, 0)) ** 2 if squares else 0.0
 
     def _risk(self, node: ir.Node) -> str | None:
-        epsilon = self._epsilon(node)
-        if epsilon is not None:
-            how = "becomes 0" if epsilon < _LEAST / 2 else "loses its digits"
-            return f"{node.op_type} with {epsilon:.0e}, which {how} in float16"
+        for value in node.inputs if node.op_type in _EPSILONS and not node.domain else ():
+            epsilon = self._graph.scalar(value)
+            if isinstance(epsilon, float) and 0 < epsilon < 2.0**-14:  # the smallest normal number
+                how = "becomes 0" if epsilon < _LEAST / 2 else "loses its digits"
+                return f"{node.op_type} with {epsilon:.0e}, which {how} in float16"
         measured = max((self._largest(value) for value in node.outputs), default=0.0)
         what, bound = self._bound(node)
         if measured > MOST:
@@ -65,7 +145,8 @@ class Bounds:
         name, first = node.op_type, self._largest(operand(node, 0))
         if square := self.inner_square(node):
             return "its inner squares", square
-        if (name == "Mul" and node.inputs[0] is node.inputs[1]) or (name == "Pow" and self._is_square(node)):
+        is_power = name == "Pow" and self._graph.scalar(operand(node, 1)) == 2
+        if is_power or (name == "Mul" and node.inputs[0] is node.inputs[1]):
             return "its squares", first**2
         if name in _SQUARES:
             return "its sums of squares", first**2 * self._reduced(node)
@@ -98,15 +179,20 @@ class Bounds:
         return f"{kind} of {terms} products" if terms > 1 else kind, bound
 
     def _largest(self, value: ir.Value | None) -> float:
-        """Return the largest measured magnitude; that of numbers that mask is the largest above 0."""
-        if value is None:
-            return 0.0
-        known = self._ranges.get(value.name or "")
-        if known is not None:
-            return known.high if value in self._masks.values else known.largest
+        """Return the largest magnitude of a value that was measured, or of a constant that does not mask."""
+        measured = self.measured(value)
+        if measured is not None or value in self.masks.constants:
+            return measured or 0.0
         array = self._graph.array(value)
         finite = np.zeros(1) if array is None or array.dtype.kind != "f" else array[np.isfinite(array)]
-        return float(np.abs(finite).max(initial=0)) if value not in self._masks.constants else 0.0
+        return float(np.abs(finite).max(initial=0))
+
+    def measured(self, value: ir.Value | None) -> float | None:
+        """Return the largest measured magnitude; that of numbers that mask is the largest above 0."""
+        known = None if value is None else self._ranges.get(value.name or "")
+        if known is None:
+            return None
+        return known.high if value in self.masks.values else known.largest
 
     def _reduced(self, node: ir.Node) -> int:
         """Return how many numbers are summed, as far as it is known."""
@@ -118,17 +204,6 @@ class Bounds:
             return math.prod(size for size in sizes if isinstance(size, int))
         before, after = (math.prod(size for size in each if isinstance(size, int)) for each in (shape, result))
         return max(1, before // max(1, after))
-
-    def _is_square(self, node: ir.Node) -> bool:
-        return self._graph.scalar(operand(node, 1)) == 2
-
-    def _epsilon(self, node: ir.Node) -> float | None:
-        """Return a positive constant that is added or a lower limit, and that float16 has no normal number for."""
-        if node.op_type not in _EPSILONS or node.domain:
-            return None
-        numbers = [self._graph.scalar(value) for value in node.inputs]
-        small = [float(each) for each in numbers if isinstance(each, float) and 0 < each < 2.0**-14]
-        return small[0] if small else None
 
     def _are_scores(self, node: ir.Node) -> bool:
         """Return whether a Softmax reads the result, after what scales and masks it."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import onnx
@@ -38,22 +38,11 @@ from sardonyx.ir.ops import (
 from sardonyx.ir.precision import FORMATS, GUARD
 from sardonyx.ir.scopes import has_bodies, is_constant, operand, operator
 from sardonyx.verbs.quantize.calibration import Ranges
-from sardonyx.verbs.quantize.half_bounds import MOST, Bounds
-from sardonyx.verbs.quantize.masks import Masks
+from sardonyx.verbs.quantize.half_bounds import MOST, Bounds, Masks
 from sardonyx.verbs.quantize.recipe import SMALLEST, Selection
 from sardonyx.verbs.quantize.weights import DerivedTensor
 
-_HALF = "tensor(float16)"
 _NO_TENSORS = MAKES_SEQUENCE | OPTIONALS
-
-
-class Parameter(Struct, frozen=True):
-    """A formal input or output of an operator."""
-
-    variable: str  # values of one variable have one type
-    has_half: bool
-    is_variadic: bool
-    is_homogeneous: bool
 
 
 class Conversion(Struct, frozen=True, eq=False):
@@ -68,75 +57,38 @@ def conversion(node: ir.Node, graph: Facts) -> Conversion | str | None:
     """Return how a node is converted, why it cannot be, or None if it has nothing to do with float32."""
     if is_constant(node):
         return None
-    inputs = {index: value for index, value in enumerate(node.inputs) if value is not None}
-    outputs = {index: value for index, value in enumerate(node.outputs) if value.name}
-    single = ir.DataType.FLOAT
-    narrow_in = frozenset(index for index, value in inputs.items() if graph.dtype(value) is single)
-    narrow_out = frozenset(index for index, value in outputs.items() if graph.dtype(value) is single)
-    if has_bodies(node) or not narrow_in | narrow_out:
+    single, name = ir.DataType.FLOAT, operator(node)
+    inputs = {index: graph.dtype(value) for index, value in enumerate(node.inputs) if value is not None}
+    outputs = {index: graph.dtype(value) for index, value in enumerate(node.outputs) if value.name}
+    reads, makes = (frozenset(index for index in each if each[index] is single) for each in (inputs, outputs))
+    if has_bodies(node) or not reads | makes:
         return None
-    unknown = any(graph.dtype(value) is None for value in (*inputs.values(), *outputs.values()))
-    name = operator(node)
-    if unknown or node.op_type in _NO_TENSORS:
+    if None in (*inputs.values(), *outputs.values()) or node.op_type in _NO_TENSORS:
         return "the types of its operands are not known"
     if node.domain:
         known = ir.DataType.FLOAT16 in KERNELS.get(name, frozenset())
-        return Conversion(node, narrow_in, narrow_out) if known else f"{name} is not known in float16"
-    formal = _signature(node.op_type, graph.opset(node))
-    if formal is None:
+        return Conversion(node, reads, makes) if known else f"{name} is not known in float16"
+    try:
+        formal_inputs, formal_outputs, half = _variables(node.op_type, graph.opset(node))
+    except onnx.defs.SchemaError:
         return f"{name} is not defined in this opset"
-    return _by_schema(node, *formal, narrow_in, narrow_out)
-
-
-def _by_schema(
-    node: ir.Node,
-    formal_inputs: tuple[Parameter, ...],
-    formal_outputs: tuple[Parameter, ...],
-    narrow_in: frozenset[int],
-    narrow_out: frozenset[int],
-) -> Conversion | str:
-    reads = {index: _at(formal_inputs, index) for index in narrow_in}
-    makes = {index: _at(formal_outputs, index) for index in narrow_out}
-    refusal = f"{node.op_type} has no float16 in this opset"
-    if any(each is None or not each.is_homogeneous or not each.has_half for each in makes.values()):
-        return refusal
-    if any(each is None or not each.is_homogeneous for each in reads.values()):
-        return refusal
-    variables = {each.variable for each in reads.values() if each is not None and each.has_half}
-    by_attribute = any(each is not None and each.variable not in variables for each in makes.values())
-    if by_attribute and node.op_type != "Cast":
-        return f"the type of {node.op_type} is given by an attribute"
-    converted = frozenset(index for index, each in reads.items() if each is not None and each.has_half)
-    return Conversion(node, converted, narrow_out) if converted | narrow_out else refusal
-
-
-def _at(formal: tuple[Parameter, ...], index: int) -> Parameter | None:
-    if index < len(formal):
-        return formal[index]
-    return formal[-1] if formal and formal[-1].is_variadic else None
+    read = {index: formal_inputs[min(index, len(formal_inputs) - 1)] for index in reads}
+    made = {formal_outputs[min(index, len(formal_outputs) - 1)] for index in makes}  # the last may be variadic
+    converted = frozenset(index for index in reads if read[index] in half)
+    if not made <= half or not converted | makes:
+        return f"{name} has no float16 in this opset"
+    if not made <= {read[index] for index in converted} and name != "Cast":
+        return f"the type of {name} is given by an attribute"
+    return Conversion(node, converted, makes)
 
 
 @functools.cache
-def _signature(op_type: str, opset: int) -> tuple[tuple[Parameter, ...], tuple[Parameter, ...]] | None:
-    try:
-        schema = onnx.defs.get_schema(op_type, opset)
-    except onnx.defs.SchemaError:
-        return None
-    variables = {item.type_param_str: item.allowed_type_strs for item in schema.type_constraints}
-
-    def parameters(formal: list[onnx.defs.OpSchema.FormalParameter]) -> tuple[Parameter, ...]:
-        variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
-        return tuple(
-            Parameter(
-                each.type_str,
-                _HALF in variables.get(each.type_str, (each.type_str,)),
-                each.option == variadic,
-                each.is_homogeneous,
-            )
-            for each in formal
-        )
-
-    return parameters(list(schema.inputs)), parameters(list(schema.outputs))
+def _variables(op_type: str, opset: int) -> tuple[tuple[str, ...], tuple[str, ...], frozenset[str]]:
+    """Return the type variables of the inputs and outputs of an operator, and those that can be float16."""
+    schema = onnx.defs.get_schema(op_type, opset)
+    half = [each.type_param_str for each in schema.type_constraints if "tensor(float16)" in each.allowed_type_strs]
+    inputs, outputs = (tuple(each.type_str for each in formal) for formal in (schema.inputs, schema.outputs))
+    return inputs, outputs, frozenset((*half, "tensor(float16)"))
 
 
 _FORMAT = FORMATS[ir.DataType.FLOAT16]
@@ -156,37 +108,20 @@ _SWEEPS = 8  # over all nodes, to save casts
 AMONG_SINGLE = "fewer casts are needed if it stays in float32"
 OVERFLOW = "its numbers reach"
 
-
-class Placement(Struct, frozen=True, eq=False):
-    """The nodes that compute in float16, in order, and why others do not."""
-
-    conversions: tuple[Conversion, ...]
-    reasons: dict[ir.Node, str]
+Flaws = dict[str, str | None]  # why constants cannot be stored in float16, by name; each constant is read once
 
 
-class ConstantSizes:
-    """The largest magnitude of constants, and whether smaller ones matter; each constant is read once."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, str | None] = {}
-
-    def flaw(self, value: ir.Value, tensor: ir.TensorProtocol) -> str | None:
-        """Return why a constant cannot be stored in float16, or None."""
-        name = value.name or ""
-        if name not in self._known:
-            self._known[name] = _flaw(tensor)
-        return self._known[name]
-
-
-def place(graph: Facts, selection: Selection, ranges: Ranges, masks: Masks, sizes: ConstantSizes) -> Placement:
-    """Choose the nodes of the main graph that compute in float16."""
+def place(
+    graph: Facts, selection: Selection, ranges: Ranges, masks: Masks, flaws: Flaws
+) -> tuple[list[Conversion], dict[ir.Node, str]]:
+    """Return the nodes of the main graph that compute in float16, in order, and why others do not."""
     reasons: dict[ir.Node, str] = {}
     candidates: list[Conversion] = []
     angles, bounds = _before_angles(graph), Bounds(graph, ranges, masks)
     for node in graph.model.graph:
         found = conversion(node, graph) if selection.includes(node) else None
         if isinstance(found, Conversion):
-            found = _unsuited(found, graph, ranges, masks, sizes, angles) or _squared(node, bounds) or found
+            found = _sensitive(node, graph, ranges, angles) or _overflows(found, graph, bounds, flaws) or found
         if isinstance(found, str):
             reasons[node] = found
         elif found is not None:
@@ -195,32 +130,24 @@ def place(graph: Facts, selection: Selection, ranges: Ranges, masks: Masks, size
     labels.save_casts()
     labels.drop_islands()
     reasons |= {each.node: AMONG_SINGLE for each in candidates if each.node not in labels.half}
-    return Placement(tuple(each for each in candidates if each.node in labels.half), reasons)
+    return [each for each in candidates if each.node in labels.half], reasons
 
 
-def _unsuited(
-    found: Conversion, graph: Facts, ranges: Ranges, masks: Masks, sizes: ConstantSizes, angles: set[ir.Node]
-) -> str | None:
-    """Return why a node stays in float32 although it could be converted, or None."""
+def _overflows(found: Conversion, graph: Facts, bounds: Bounds, flaws: Flaws) -> str | None:
+    """Return which number of a node float16 cannot hold, or None."""
     node = found.node
-    if reason := _sensitive(node, graph, ranges, angles):
-        return reason
     values = [node.inputs[index] for index in found.inputs] + [node.outputs[index] for index in found.outputs]
     for value in values:
         tensor = graph.tensor(value)
-        if value is None or tensor is not None:
-            flaw = sizes.flaw(value, tensor) if value and tensor and value not in masks.constants else None
-            if flaw is not None:
+        if value is not None and tensor is not None:
+            if value in bounds.masks.constants:
+                continue
+            if (name := value.name or "") not in flaws:
+                flaws[name] = _flaw(tensor)
+            if (flaw := flaws[name]) is not None:
                 return flaw
-        elif (measured := ranges.get(value.name or "")) is not None:
-            largest = measured.high if value in masks.values else measured.largest
-            if largest > LIMIT:
-                return f"{OVERFLOW} {largest:.1e}, more than a quarter of float16's largest number"
-    return None
-
-
-def _squared(node: ir.Node, bounds: Bounds) -> str | None:
-    """Return why a norm that is one operator stays in float32: its squares can leave the range, or None."""
+        elif (largest := bounds.measured(value)) is not None and largest > LIMIT:
+            return f"{OVERFLOW} {largest:.1e}, more than a quarter of float16's largest number"
     square = bounds.inner_square(node)
     return f"{OVERFLOW} {square:.1e} when it squares them" if square > MOST else None
 
@@ -240,12 +167,15 @@ def _sensitive(node: ir.Node, graph: Facts, ranges: Ranges, angles: set[ir.Node]
         return "ONNX Runtime sums in float16"
     if name == "Div" and graph.tensor(operand(node, 1)) is None:
         return "its divisor may become 0 in float16"
-    if name == "Pow" and (_power(node, graph) not in (2, 3) or _is_summed(node.outputs[0])):
+    is_summed = any(use.node.op_type in _SUMS for value in node.outputs[:1] for use in value.uses())
+    if name == "Pow" and (graph.scalar(operand(node, 1)) not in (2, 3) or is_summed):
         return "Pow loses too much in float16"
-    if name == "Mul" and node.inputs[0] is node.inputs[1] and _is_summed(node.outputs[0]):
+    if name == "Mul" and node.inputs[0] is node.inputs[1] and is_summed:
         return "its squares are summed"
-    if name == "Cast" and _counts(node, graph, ranges):
-        return "it counts: float16 has no odd integers above 2048"
+    if name == "Cast" and (dtype := graph.dtype(operand(node, 0))) is not None and dtype.is_integer():
+        measured = ranges.get(node.outputs[0].name or "")
+        if measured is None or measured.low < 0 or measured.high > 1:
+            return "it counts: float16 has no odd integers above 2048"
     return None
 
 
@@ -266,24 +196,6 @@ def summed_terms(node: ir.Node, graph: Facts) -> int | None:
     return shape[-1] if shape and isinstance(shape[-1], int) else None
 
 
-def _power(node: ir.Node, graph: Facts) -> float | None:
-    exponent = graph.scalar(operand(node, 1))
-    return None if exponent is None else float(exponent)
-
-
-def _is_summed(value: ir.Value) -> bool:
-    return any(use.node.op_type in _SUMS for use in value.uses())
-
-
-def _counts(node: ir.Node, graph: Facts, ranges: Ranges) -> bool:
-    """Return whether integers other than 0 and 1 become floating-point numbers."""
-    dtype = graph.dtype(operand(node, 0))
-    if dtype is None or not dtype.is_integer():
-        return False
-    measured = ranges.get(node.outputs[0].name or "")
-    return measured is None or measured.low < 0 or measured.high > 1
-
-
 def _before_angles(graph: Facts) -> set[ir.Node]:
     """Return the nodes that compute the arguments of trigonometric functions, such as positions times frequencies."""
     found: set[ir.Node] = set()
@@ -293,7 +205,7 @@ def _before_angles(graph: Facts) -> set[ir.Node]:
             producer = None if value is None else value.producer()
             if producer is None or producer in found or producer.op_type not in _BEFORE_ANGLES:
                 continue
-            if not any(_is_large(operand, graph) for operand in producer.inputs):
+            if not any(_is_large(each, graph) for each in producer.inputs):
                 found.add(producer)
                 todo.append(producer)
     return found
@@ -330,7 +242,10 @@ class _Labels:
         self._graph = graph
         self._candidates = {each.node: each for each in candidates}
         self.half: set[ir.Node] = set(self._candidates)
-        self._reads = {each.node: tuple(dict.fromkeys(self._variable(each))) for each in candidates}
+        self._reads: dict[ir.Node, tuple[ir.Value, ...]] = {}
+        for each in candidates:
+            read = dict.fromkeys(each.node.inputs[index] for index in sorted(each.inputs))
+            self._reads[each.node] = tuple(value for value in read if value is not None and graph.tensor(value) is None)
         self._makes = {each.node: tuple(each.node.outputs[index] for index in each.outputs) for each in candidates}
         self._half_uses: dict[ir.Value, int] = {}
         self._single_uses: dict[ir.Value, int] = {}
@@ -342,7 +257,7 @@ class _Labels:
 
     def save_casts(self) -> None:
         """Move nodes that are not products to the side where fewer casts are needed, until none is saved."""
-        movable = [node for node in self._candidates if not self._is_product(node)]
+        movable = [node for node in self._candidates if node.op_type not in PRODUCTS]
         for sweep in range(_SWEEPS):
             moved = [node for node in (movable, movable[::-1])[sweep % 2] if self._move_if_cheaper(node)]
             if not moved:
@@ -355,17 +270,8 @@ class _Labels:
             if node in self.half and node not in visited:
                 island = self._connected(node)
                 visited |= island
-                if not any(self._is_product(each) or self._has_weight(each) for each in island):
+                if not any(each.op_type in PRODUCTS or self._has_weight(each) for each in island):
                     self.half -= island
-
-    def _variable(self, each: Conversion) -> Iterator[ir.Value]:
-        for index in sorted(each.inputs):
-            value = each.node.inputs[index]
-            if value is not None and self._graph.tensor(value) is None:
-                yield value
-
-    def _is_product(self, node: ir.Node) -> bool:
-        return node.op_type in PRODUCTS
 
     def _has_weight(self, node: ir.Node) -> bool:
         is_large = any(_is_large(node.inputs[index], self._graph) for index in self._candidates[node].inputs)
@@ -399,15 +305,12 @@ class _Labels:
     def _connected(self, node: ir.Node) -> set[ir.Node]:
         found, todo = {node}, [node]
         while todo:
-            for neighbour in self._neighbours(todo.pop()):
-                if neighbour in self.half and neighbour not in found:
-                    found.add(neighbour)
-                    todo.append(neighbour)
+            one = todo.pop()
+            users = (use.node for value in self._makes[one] for use in value.uses())
+            near = {user for user in users if not set(self._makes[one]).isdisjoint(self._reads.get(user, ()))}
+            makers = (value.producer() for value in self._reads[one] if self._is_half(value))
+            near.update(maker for maker in makers if maker is not None)
+            new = (near & self.half) - found
+            found |= new
+            todo += new
         return found
-
-    def _neighbours(self, node: ir.Node) -> Iterable[ir.Node]:
-        for value in self._makes[node]:
-            yield from (use.node for use in value.uses() if value in self._reads.get(use.node, ()))
-        for value in self._reads[node]:
-            if self._is_half(value) and (producer := value.producer()) is not None:
-                yield producer

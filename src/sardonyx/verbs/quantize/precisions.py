@@ -9,8 +9,9 @@ from typing import Literal
 
 import onnx_ir as ir
 from msgspec import Struct, field
+from msgspec.structs import replace
 
-from sardonyx.errors import UsageError
+from sardonyx.errors import UsageError, VerificationFailed
 from sardonyx.ir import io
 from sardonyx.ir.origins import Source, owner
 from sardonyx.ir.scopes import label, operand
@@ -24,20 +25,23 @@ from sardonyx.records.provenance import module_of
 from sardonyx.records.run import Artifact, PassRecord
 from sardonyx.verbs.optimize import run_tables
 from sardonyx.verbs.optimize.candidates import Candidate, RewriteJob
-from sardonyx.verbs.quantize.calibration import Calibration, Ranges
+from sardonyx.verbs.quantize.calibration import METHODS, Calibration, Method, Ranges
 from sardonyx.verbs.quantize.dynamic_int8 import QuantizeDynamically
 from sardonyx.verbs.quantize.embeddings import QuantizeEmbeddings, QuantizeSharedTables, QuantizeTiedHead
 from sardonyx.verbs.quantize.filters import QuantizeConvolutions, QuantizeFilters
 from sardonyx.verbs.quantize.half import ConvertToHalf, StoreInBfloat16
-from sardonyx.verbs.quantize.half_placement import ConstantSizes
+from sardonyx.verbs.quantize.half_placement import Flaws
+from sardonyx.verbs.quantize.loss import Answers, measure, size_of_loss
 from sardonyx.verbs.quantize.recipe import Quantizer, Selection, Simulated, is_large
 from sardonyx.verbs.quantize.scales import Moments
 from sardonyx.verbs.quantize.stacked_weights import QuantizeLstm, QuantizeStacks
 from sardonyx.verbs.quantize.static_int8 import QuantizeStatically, RaiseForScales
 from sardonyx.verbs.quantize.weight_only import QuantizeStoredWeights, QuantizeToMatMulNBits, QuantizeWeights
 from sardonyx.verbs.quantize.weights import DerivedTensor
+from sardonyx.verification.subject import Subject
 
 _MERGED = 16  # products of one activation that are considered
+_COMPARED = 16  # samples on which methods for static ranges are compared
 
 
 class MergeProducts(NodePass):
@@ -106,80 +110,69 @@ class Assignment(Struct, frozen=True):
 Plan = tuple[Assignment, ...]  # each precision at most once; modules of no assignment stay in float32
 
 
+_INTEGERS: tuple[Precision, ...] = ("int8", "int8-static", "int8-weights", "int4")  # whose embedding tables are in int8
+_STACKS: tuple[Precision, ...] = ("int8", "int8-weights", "int4")  # whose stacks of matrices are in int8
+_WEIGHTS: tuple[Precision, ...] = ("int8-weights", "int4")  # whose filters are in int8
+
+
 class Recipes(Struct, frozen=True):
     """What every recipe of a plan is built with."""
 
     target: Target = "portable"
     calibration: Calibration | None = None  # ranges of activations, for static precisions
     ranges: Ranges = {}  # of activations, for fp16
-    sizes: ConstantSizes = field(default_factory=ConstantSizes)
+    flaws: Flaws = field(default_factory=Flaws)  # of constants in fp16
     moments: Mapping[str, Moments] = {}  # of activations by name, for weights in blocks
     by_rows: bool = True  # whether activations that are quantized at run time have a scale for each row
 
     def of(self, plan: Plan, *, simulate: bool = False) -> tuple[Pass, ...]:
-        """Return the passes of a plan; with `simulate`, each product is computed in float32 as well."""
+        """Return the passes of a plan; with `simulate`, each product is computed in float32 as well.
+
+        Ranges belong to names of the source, so nothing is replaced before static recipes. Products in blocks of 4 bits
+        store the tables that they share with lookups; other tables are stored in 8 bits. The weights of an LSTM are
+        stored as stacks only if it is not computed in integers.
+        """
+        static: list[Pass] = []
+        early: list[Pass] = []
+        late: list[Pass] = []
 
         def selected(among: Sequence[Precision]) -> Selection | None:
             selections = [each.selection for each in plan if each.precision in among]
             return Selection.any_of(selections) if selections else None
 
-        passes: list[Pass] = []
         if (tables := selected(_INTEGERS)) is not None:
             embeddings = QuantizeEmbeddings(tables, simulate=simulate)
-            passes = [embeddings, QuantizeTiedHead(embeddings, tables, simulate=simulate)]
+            late += [embeddings, QuantizeTiedHead(embeddings, tables, simulate=simulate)]
         if (filters := selected(_WEIGHTS)) is not None:
-            passes.append(QuantizeFilters(filters, simulate=simulate))
+            late.append(QuantizeFilters(filters, simulate=simulate))
         if (stacks := selected(_STACKS)) is not None:
-            passes.append(QuantizeStacks(stacks, simulate=simulate))
-        for each in plan:
-            passes += self._products(each.precision, each.selection, simulate=simulate)
-        return tuple(sorted(passes, key=_rank))
-
-    def _products(self, precision: Precision, selection: Selection, *, simulate: bool) -> tuple[Pass, ...]:
-        """Return the passes of one precision; their names differ from those of all others."""
-        match precision:
-            case "int8":
-                products = QuantizeDynamically(selection, simulate=simulate, moments=self.moments, by_rows=self.by_rows)
-                lstm = (QuantizeLstm(selection, simulate=simulate),) if self.target == "ort" else ()
-                return (products, QuantizeConvolutions(selection, simulate=simulate), *lstm)
-            case "int8-static":
-                assert self.calibration is not None
-                return (RaiseForScales(selection), QuantizeStatically(self.calibration, selection, simulate=simulate))
-            case "int8-weights":
-                recipe = QuantizeToMatMulNBits if self.target == "ort" else QuantizeStoredWeights
-                return (recipe(8, selection, simulate=simulate, moments=self.moments),)
-            case "int4" if self.target == "ort":
-                blocks = QuantizeToMatMulNBits(4, selection, simulate=simulate, moments=self.moments)
-                return (MergeProducts(selection), blocks, QuantizeSharedTables(blocks, selection, simulate=simulate))
-            case "int4":
-                return (QuantizeWeights(4, selection, simulate=simulate, moments=self.moments),)
-            case "fp16":
-                return (ConvertToHalf(selection, self.ranges, self.sizes, simulate=simulate),)
-            case "bf16":
-                return (StoreInBfloat16(selection, simulate=simulate),)
-
-
-def _rank(each: Pass) -> int:
-    """Return 0 for what runs first: ranges belong to names of the source, so nothing is replaced before static recipes.
-
-    Products in blocks of 4 bits store the tables that they share with lookups; other tables are stored in 8 bits. The
-    weights of an LSTM are stored as stacks only if it is not computed in integers.
-    """
-    if isinstance(each, RaiseForScales | QuantizeStatically):
-        return 0
-    is_early = isinstance(each, MergeProducts | QuantizeSharedTables | QuantizeLstm)
-    is_early |= isinstance(each, QuantizeToMatMulNBits) and each.is_symmetric
-    return 1 if is_early else 2
-
-
-_INTEGERS: tuple[Precision, ...] = ("int8", "int8-static", "int8-weights", "int4")  # whose embedding tables are in int8
-_STACKS: tuple[Precision, ...] = ("int8", "int8-weights", "int4")  # whose stacks of matrices are in int8
-_WEIGHTS: tuple[Precision, ...] = ("int8-weights", "int4")  # whose filters are in int8
-
-
-def simulated(passes: tuple[Pass, ...]) -> list[Simulated]:
-    """Return the simulations that the recipes among these passes have built."""
-    return [product for recipe in passes if isinstance(recipe, Quantizer) for product in recipe.simulated]
+            late.append(QuantizeStacks(stacks, simulate=simulate))
+        for each in plan:  # passes of two precisions have different names
+            selection, moments = each.selection, self.moments
+            match each.precision:
+                case "int8":
+                    by_rows = self.by_rows
+                    late.append(QuantizeDynamically(selection, simulate=simulate, moments=moments, by_rows=by_rows))
+                    late.append(QuantizeConvolutions(selection, simulate=simulate))
+                    early += [QuantizeLstm(selection, simulate=simulate)] if self.target == "ort" else []
+                case "int8-static":
+                    assert self.calibration is not None
+                    static.append(RaiseForScales(selection))
+                    static.append(QuantizeStatically(self.calibration, selection, simulate=simulate))
+                case "int8-weights":
+                    recipe = QuantizeToMatMulNBits if self.target == "ort" else QuantizeStoredWeights
+                    late.append(recipe(8, selection, simulate=simulate, moments=moments))
+                case "int4" if self.target == "ort":
+                    blocks = QuantizeToMatMulNBits(4, selection, simulate=simulate, moments=moments)
+                    shared = QuantizeSharedTables(blocks, selection, simulate=simulate)
+                    early += [MergeProducts(selection), blocks, shared]
+                case "int4":
+                    late.append(QuantizeWeights(4, selection, simulate=simulate, moments=moments))
+                case "fp16":
+                    late.append(ConvertToHalf(selection, self.ranges, self.flaws, simulate=simulate))
+                case "bf16":
+                    late.append(StoreInBfloat16(selection, simulate=simulate))
+        return (*static, *early, *late)
 
 
 def candidates(*, has_data: bool, has_half: bool) -> tuple[Precision, ...]:
@@ -196,8 +189,7 @@ class Job:
 
     def __init__(self, source: Source, recipes: Recipes) -> None:
         self.source = Path(source) if isinstance(source, (str, os.PathLike)) else source
-        self._recipes = recipes
-        self.target = recipes.target
+        self.recipes = recipes
         self._first = self._job(())
         unchanged = self._first.candidate()
         self.before = unchanged.before.counts
@@ -205,13 +197,35 @@ class Job:
         self.owners = [module_of(owner(node)) or label(node) for node in unchanged.model.graph]
         self.opsets = self._first.opsets
 
+    def use_rows(self, by_rows: bool) -> None:
+        """Give activations that are quantized at run time a scale for each row, or one, in all models from now on."""
+        self.recipes = replace(self.recipes, by_rows=by_rows)
+
+    def use_best_ranges(self, selection: Selection, answers: Answers, threads: int | None, seed: int) -> None:
+        """Use the ranges of the method that loses least, with all modules in static integers, from now on."""
+        recipes, calibration = self.recipes, self.recipes.calibration
+        assert calibration is not None
+        losses: dict[Method, float] = {}
+        for method in METHODS:
+            self.recipes = replace(recipes, calibration=replace(calibration, method=method))
+            try:
+                candidate, _ = self.quantized((Assignment("int8-static", selection),))
+                scores = measure(Subject(candidate.model), answers, threads, _COMPARED).scores(seed)
+            except NothingQuantized:
+                break
+            except VerificationFailed:
+                continue  # the ranges of this method give NaN
+            if scores is not None:
+                losses[method] = size_of_loss(scores)
+        self.recipes = replace(recipes, calibration=calibration.chosen(losses))
+
     def quantized(self, plan: Plan) -> tuple[Candidate, tuple[PassRecord, ...]]:
         """Return the source after the passes of a plan, and what each did.
 
         Raises:
             NothingQuantized: No product can be quantized.
         """
-        passes = self._recipes.of(plan)
+        passes = self.recipes.of(plan)
         job = self._job((*passes, EliminateDeadNodes()))  # weights of Constant nodes are dead once they are replaced
         candidate = job.candidate()
         recipes = [each.name for each in passes if not isinstance(each, MergeProducts)]
@@ -225,9 +239,9 @@ class Job:
 
     def simulated(self, plan: Plan) -> tuple[ir.Model, list[Simulated]]:
         """Return the result of a plan with the simulation of every product beside it."""
-        passes = self._recipes.of(plan, simulate=True)
+        passes = self.recipes.of(plan, simulate=True)
         model = self._job(passes).candidate().model
-        return model, simulated(passes)
+        return model, [product for each in passes if isinstance(each, Quantizer) for product in each.simulated]
 
     def artifact(self) -> Artifact:
         """Return the source as an artifact of the record."""
@@ -244,7 +258,7 @@ class Job:
         return RewriteJob(
             self.source,
             (*passes, *UNUSED),
-            self._recipes.target,
+            self.recipes.target,
             lambda _phase, _fraction: None,
             allow_growth=True,
         )

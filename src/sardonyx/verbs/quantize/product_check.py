@@ -91,7 +91,7 @@ def check_products(
         threads = 1  # several threads divide a batch, and quantize the state of each part with its own range
     _add_differences(model, products)
     found = [_Comparison(allowed_error(product)) for product in products]
-    sizes = {number: 4 * product.rows * product.columns for number, product in enumerate(products)}
+    sizes = {number: 4 * product.elements for number, product in enumerate(products)}
     groups, name = in_groups(sizes, _GROUP_BYTES), ""
     for group in groups:
         part = _part(model, group) if len(groups) > 1 else model

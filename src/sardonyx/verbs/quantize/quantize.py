@@ -32,11 +32,11 @@ from sardonyx.runtime.remote import described, generate
 from sardonyx.verbs.optimize import run_tables
 from sardonyx.verbs.optimize.candidates import Candidate, RewriteJob
 from sardonyx.verbs.quantize.budget import Budget, Objective, Task, find_task, loss_measures
-from sardonyx.verbs.quantize.calibration import METHODS, Method, Ranges, by_module, calibrate, measure_moments
-from sardonyx.verbs.quantize.choice import Chosen, Request, choose
+from sardonyx.verbs.quantize.calibration import Ranges, by_module, calibrate, measure_moments
+from sardonyx.verbs.quantize.choice import Chooser, Chosen, Request
 from sardonyx.verbs.quantize.half import HALF_OPSET, half_risks, measure_half_ranges
 from sardonyx.verbs.quantize.half_placement import OVERFLOW
-from sardonyx.verbs.quantize.loss import Answers, Metric, measure, size_of_loss
+from sardonyx.verbs.quantize.loss import Answers, Metric, measure
 from sardonyx.verbs.quantize.precisions import (
     AUTO,
     Assignment,
@@ -53,7 +53,7 @@ from sardonyx.verbs.quantize.product_check import ProductErrors, check_products
 from sardonyx.verbs.quantize.recipe import Selection, Simulated
 from sardonyx.verbs.quantize.samples import Data, Samples, divide, required_inputs
 from sardonyx.verbs.quantize.samples import Feeds as SampleFeeds
-from sardonyx.verbs.quantize.sensitivity import Jobs, Timer, Trials
+from sardonyx.verbs.quantize.sensitivity import Trials
 from sardonyx.verbs.quantize.stacked_weights import portable_notes
 from sardonyx.verification import Oracle, seeds_from
 from sardonyx.verification.subject import Subject
@@ -257,14 +257,14 @@ def _quantize(
         source=run.job.artifact(),
         result=run_tables.artifact(model, path, saved.digest),
         **_tables(run.job, checked),
-        ranges=(measured := _module_ranges(run.recipes.ranges, checked.candidate)),
+        ranges=(measured := _module_ranges(run.job.recipes.ranges, checked.candidate)),
         risks=run.risks(plan, checked.candidate),
         notes=(
             *saved.notes,
             *(f"{node} stays in float32: it {how}" for node, how in checked.failed.items()),
             *checked.errors.notes,
             *_overflows(measured),
-            *_calibrated(run.recipes, plan),
+            *_calibrated(run.job.recipes, plan),
             *_joined(judged.choice),
             *portable_notes(model, options.target, request.precisions),
             *(() if run.task is None or not limit.is_default else (f"the default budget: {run.task.reason}",)),
@@ -317,11 +317,10 @@ class _Run:
         calibrates = any(precision in needed for precision in request.precisions)
         self.parts = divide(len(self._samples), self._seed, calibrate=calibrates, choose=options.chooses)
         with clock.phase("calibrating"):
-            self.recipes = self._calibrated(options.target, options.scheme, request.precisions)
-            if not options.chooses:
+            self.job = Job(self.source, self._calibrated(options.target, options.scheme, request.precisions))
+            if not options.chooses and self.job.recipes.calibration is not None:
                 answers = self._answers((self.parts.choose or self.parts.calibrate)[:_COMPARED])
-                self._find_best_ranges(request.selection, answers)
-        self.job = Job(self.source, self.recipes)
+                self.job.use_best_ranges(request.selection, answers, self._threads, self._seed)
 
     def _calibrated(self, target: Target, scheme: Scheme, precisions: Sequence[Precision]) -> Recipes:
         """Return the recipes with what they need to know about activations."""
@@ -339,48 +338,17 @@ class _Run:
             else {},
         )
 
-    def _find_best_ranges(self, selection: Selection, answers: Answers) -> None:
-        """Use the ranges of the method that loses least, with all modules in static integers."""
-        recipes, calibration = self.recipes, self.recipes.calibration
-        if calibration is None:
-            return
-        losses: dict[Method, float] = {}
-        for method in METHODS:
-            one = replace(recipes, calibration=replace(calibration, method=method))
-            try:
-                candidate, _ = Job(self.source, one).quantized((Assignment("int8-static", selection),))
-                scores = measure(Subject(candidate.model), answers, self._threads, _COMPARED).scores(self._seed)
-            except NothingQuantized:
-                return
-            except VerificationFailed:
-                continue  # the ranges of this method give NaN
-            if scores is not None:
-                losses[method] = size_of_loss(scores)
-        self.recipes = replace(recipes, calibration=calibration.chosen(losses))
-
     def chosen(self, request: Request) -> Chosen:
         """Choose the precision of every module."""
         answers = self._answers(self.parts.choose)
-        sample = answers.feeds[0] if self.kind == "data" else None
-        timer = Timer(self.source, self._sizes, sample, self._threads or 1, self._seed)
         self.task = find_task(self._subject.model, (outputs for _, _, _, outputs in answers))
         request = replace(request, budget=request.budget.of_task(self.task))
         ranked = self.task.classes if request.budget.is_default else None
-
-        def with_best_ranges() -> Job:
-            with self._clock.phase("calibrating"):
-                self._find_best_ranges(request.selection, answers)
-                self.job = Job(self.source, self.recipes)
-            return self.job
-
-        def with_rows(by_rows: bool) -> Job:
-            self.recipes = replace(self.recipes, by_rows=by_rows)
-            self.job = Job(self.source, self.recipes)
-            return self.job
-
-        jobs, threads, seed = Jobs(with_best_ranges, with_rows), self._threads, self._seed
-        trials = Trials(self.job, jobs, request.selection, answers, ranked, threads=threads, seed=seed)
-        return choose(request, trials, timer, self._clock)
+        sample = answers.feeds[0] if self.kind == "data" else None
+        trials = Trials(
+            self.job, request.selection, answers, ranked, sample, self._sizes, threads=self._threads, seed=self._seed
+        )
+        return Chooser(request, trials, self._clock).chosen()
 
     def judged(self, plan: Plan, chosen: Chosen | None) -> _Judged:
         """Build the model of a plan, compare its products with their simulation, and measure its loss."""
@@ -426,7 +394,7 @@ class _Run:
         """Return the nodes whose numbers can leave the range of float16, if a part of the model is in float16."""
         if not any(each.precision == "fp16" for each in plan):
             return ()
-        return half_risks(self._source_facts(), self.recipes.ranges, candidate.log.refusals)
+        return half_risks(self._source_facts(), self.job.recipes.ranges, candidate.log.refusals)
 
     def _source_facts(self) -> Facts:
         """Return the source, to be changed."""

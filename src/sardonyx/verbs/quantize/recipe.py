@@ -16,7 +16,6 @@ from msgspec import Struct, structs
 
 from sardonyx.ir.origins import origins, owner
 from sardonyx.ir.scopes import label, operand, operator
-from sardonyx.ir.storage import Array
 from sardonyx.ir.tensors import ReshapedTensor
 from sardonyx.passes.base import Accuracy, Builder, Facts, Match, NodePass, Pass, Refused, Replacement
 from sardonyx.records.provenance import lineage, module_of
@@ -85,13 +84,9 @@ class Product(Struct, frozen=True, eq=False):
     activation: ir.Value
     weight: ir.Value
     matrix: Matrix
-    bias: ir.Value | None
-
-
-class Reversed(Product, frozen=True, eq=False):
-    """A product W x: its transpose is the product of the transpose of x and that of W."""
-
-    rank: int  # of the activation
+    bias: ir.Value | None = None
+    filters: tuple[int, ...] = ()  # of a convolution: outputs × channels × kernel
+    reversed_rank: int = 0  # of x in a product W x: its transpose is the product of the transposes of x and W
 
 
 class Simulated(Struct, frozen=True, eq=False):
@@ -111,6 +106,11 @@ class Simulated(Struct, frozen=True, eq=False):
     is_compensated: bool | None = None  # whether the rounding errors of the weight compensate each other, if they can
     step: float = 0.0  # between the numbers that a result and its bias can hold in integers; the simulation holds all
     weight: str | None = None  # the name of the constant, which several products may share
+
+    @property
+    def elements(self) -> int:
+        """The size of the weight."""
+        return self.rows * self.columns
 
 
 class Quantizer(Pass):
@@ -166,78 +166,80 @@ class Recipe(Quantizer, NodePass):
         found = self.find(node, graph)
         if not isinstance(found, Product):
             return found
-        tensor = found.matrix.tensor
+        tensor, reason = found.matrix.tensor, ""
         if isinstance(tensor, DerivedTensor):
             return None
         if not is_in_branches(node, graph):
-            return Refused(IN_A_LOOP, found.nodes)
-        if tensor.dtype is not ir.DataType.FLOAT:
-            return Refused(f"its weight is {tensor.dtype.name.lower()} and not float", found.nodes)
-        if not is_large(tensor):
-            return Refused(f"its weight has fewer than {SMALLEST} elements or {NARROWEST} columns", found.nodes)
-        if reads_in_float32(found.weight, self._selection):
-            return Refused(STORED_TWICE, found.nodes)
+            reason = IN_A_LOOP
+        elif tensor.dtype is not ir.DataType.FLOAT:
+            reason = f"its weight is {tensor.dtype.name.lower()} and not float"
+        elif not is_large(tensor):
+            reason = f"its weight has fewer than {SMALLEST} elements or {NARROWEST} columns"
+        elif reads_in_float32(found.weight, self._selection):
+            reason = STORED_TWICE
         views = frozenset(found.nodes[:-1])  # a transpose of the weight may belong to any of its readers
-        return Match(found.nodes, {"product": found}, separate=views)
+        return Refused(reason, found.nodes) if reason else Match(found.nodes, {"product": found}, separate=views)
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Build the quantized product, and beside it the simulation if there is to be one."""
-        found: Product = match.details["product"]
-        if isinstance(found, Reversed):
-            found = structs.replace(found, activation=_swapped(found.activation, found.rank, op))
-        product = self._with_moments(found)
-        if not self.stored(product.weight, is_transposed=product.matrix.is_transposed):
-            product.matrix.check_finite()
-        result = self.quantized(product, op)
+        product: Product = match.details["product"]
+        rank = product.reversed_rank
+        activation = _swapped(product.activation, rank, op) if rank else product.activation
+        matrix = structs.replace(product.matrix, moments=self._moments.get(_name_in_source(activation)))
+        # The first product of a weight decides which moments it has.
+        matrix = self._matrices.setdefault((product.weight, matrix.is_transposed), matrix)
+        product = structs.replace(product, activation=activation, matrix=matrix)
+        if not self.stored(product.weight, is_transposed=matrix.is_transposed):
+            matrix.check_finite()
+        stored = self.constants(product, op)
+        result = self.quantized(product, stored, op)
         result.meta[_NAME] = _name_in_source(match.root.outputs[0])
         if self._simulate:
-            matrix = product.matrix
+            exact, *rounded = self.simulations(product, stored, op)
             self.compare(
                 match.root,
                 result,
-                self.simulation(product, op),
-                matrix.rows,
-                matrix.columns,
+                exact,
+                *matrix.shape,
                 weight=product.weight.name,
                 is_fusible=self.is_fusible,
-                rounded=self.rounded_simulations(product, op),
+                rounded=tuple(rounded),
                 is_compensated=None if not self.compensates else matrix.moments is not None,
             )
-        return _swapped(result, product.rank, op) if isinstance(product, Reversed) else result
-
-    def _with_moments(self, product: Product) -> Product:
-        """Return a product whose weight has the moments of its activation; the first product of a weight decides."""
-        key = (product.weight, product.matrix.is_transposed)
-        matrix = structs.replace(product.matrix, moments=self._moments.get(_name_in_source(product.activation)))
-        return structs.replace(product, matrix=self._matrices.setdefault(key, matrix))
+        return _swapped(result, rank, op) if rank else result
 
     def find(self, node: ir.Node, graph: Facts) -> Product | Refused | None:
         """Return the product at a node, why it cannot be quantized, or None if there is none."""
         return matrix_product(node, graph)
 
     @abstractmethod
-    def quantized(self, product: Product, op: Builder) -> ir.Value:
-        """Build the product in lower precision."""
+    def tensors(self, product: Product) -> Sequence[ir.TensorProtocol]:
+        """Return the integers of a weight, their scales, and zero points if there are some."""
 
     @abstractmethod
-    def simulation(self, product: Product, op: Builder) -> ir.Value:
-        """Build the same arithmetic in float32, in another way."""
+    def quantized(self, product: Product, stored: Sequence[ir.Value], op: Builder) -> ir.Value:
+        """Build the product in lower precision from the stored constants of its weight."""
 
-    def rounded_simulations(self, product: Product, op: Builder) -> tuple[ir.Value, ...]:
-        """Build the kinds of arithmetic that the runtime may use instead."""
-        del product, op
-        return ()
+    @abstractmethod
+    def simulations(self, product: Product, stored: Sequence[ir.Value], op: Builder) -> Sequence[ir.Value]:
+        """Build the same arithmetic in float32, in another way; then other kinds that the runtime may use instead."""
 
     def stored(self, weight: ir.Value, *, is_transposed: bool = False) -> tuple[ir.Value, ...]:
         """Return the constants of a weight, or none if it is not quantized; of one that products read transposed."""
         return self._shared.get((weight, is_transposed), ())
 
-    def constants(
-        self, product: Product, op: Builder, make: Callable[[Matrix], Sequence[ir.TensorProtocol]]
-    ) -> tuple[ir.Value, ...]:
+    def constants(self, product: Product, op: Builder) -> Sequence[ir.Value]:
         """Return the constants of a weight; products that share a weight share them."""
         key = (product.weight, product.matrix.is_transposed, *in_body(op))
-        return self.shared(key, lambda: [op.constant(tensor, "quantized") for tensor in make(product.matrix)])
+        return self.shared(key, lambda: [op.constant(tensor, "quantized") for tensor in self.tensors(product)])
+
+
+def in_place_of(node: ir.Node, results: Sequence[ir.Value], *, keep_first: bool = False) -> list[ir.Value | None]:
+    """Return the results in place of those of a node, and take the names of those that nothing reads, as there."""
+    is_read = [place < len(node.outputs) and bool(node.outputs[place].name) for place in range(len(results))]
+    for place, new in enumerate(results):
+        new.name = new.name if is_read[place] or (keep_first and place == 0) else ""
+    return [new if read else None for new, read in zip(results, is_read, strict=True)][: len(node.outputs)]
 
 
 def is_in_branches(node: ir.Node, graph: Facts) -> bool:
@@ -281,7 +283,7 @@ def matrix_product(node: ir.Node, graph: Facts) -> Product | Refused | None:
             is_transposed ^= tuple(perm) == (1, 0)
     tensor = graph.tensor(weight)
     if tensor is None or not tensor.dtype.is_floating_point():
-        return _reversed(node, graph)
+        return _reversed(node, activation, weight, graph)
     if node.op_type in _NOT_SPLIT:
         return Refused(f"{node.op_type} is not quantized; quantize before optimizing for the target `ort`", nodes)
     if len(tensor.shape) != 2:
@@ -291,16 +293,14 @@ def matrix_product(node: ir.Node, graph: Facts) -> Product | Refused | None:
     return Product(nodes, activation, weight, Matrix(tensor, is_transposed), operand(node, 2))
 
 
-def _reversed(node: ir.Node, graph: Facts) -> Product | Refused | None:
+def _reversed(node: ir.Node, weight: ir.Value, activation: ir.Value, graph: Facts) -> Product | Refused | None:
     """Return MatMul(W, x) with a constant matrix W."""
-    weight, activation = operand(node, 0), operand(node, 1)
-    tensor = graph.tensor(weight)
-    if weight is None or activation is None or tensor is None or not tensor.dtype.is_floating_point():
+    tensor, rank = graph.tensor(weight), graph.rank(activation)
+    if tensor is None or not tensor.dtype.is_floating_point():
         return None
-    rank = graph.rank(activation)
     if node.op_type != "MatMul" or len(tensor.shape) != 2 or rank is None or rank < 2:
         return Refused("its weight is the first operand", (node,))
-    return Reversed((node,), activation, weight, Matrix(tensor, is_transposed=True), None, rank)
+    return Product((node,), activation, weight, Matrix(tensor, is_transposed=True), reversed_rank=rank)
 
 
 def _swapped(value: ir.Value, rank: int, op: Builder) -> ir.Value:
@@ -353,13 +353,7 @@ def scalar(value: float) -> np.ndarray:
     return np.array(value, np.float32)
 
 
-class Convolution(Product, frozen=True, eq=False):
-    """A product of an activation and filters."""
-
-    shape: tuple[int, ...]  # of the filters: outputs × channels × kernel
-
-
-def convolution(node: ir.Node, graph: Facts) -> Convolution | Refused | None:
+def convolution(node: ir.Node, graph: Facts) -> Product | Refused | None:
     """Return the convolution at a node, why it cannot be quantized, or None if there is none."""
     activation, weight = operand(node, 0), operand(node, 1)
     tensor = graph.tensor(weight)
@@ -371,10 +365,4 @@ def convolution(node: ir.Node, graph: Facts) -> Convolution | Refused | None:
         return Refused("transposed convolutions stay in float32", (node,))
     shape = tuple(int(size) for size in tensor.shape.numpy())
     filters = Matrix(ReshapedTensor(tensor, (shape[0], math.prod(shape[1:]))), is_transposed=True)
-    return Convolution((node,), activation, weight, filters, operand(node, 2), shape)
-
-
-def signed_integers(matrix: Matrix, scales: Array, shape: tuple[int, ...]) -> Array:
-    """Return a matrix, or filters, as signed 8-bit integers with one scale for each output."""
-    integers = np.rint(matrix.array() / scales).astype(np.int8)
-    return integers if len(shape) == 2 else integers.T.reshape(shape)
+    return Product((node,), activation, weight, filters, operand(node, 2), shape)

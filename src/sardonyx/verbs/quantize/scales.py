@@ -1,7 +1,7 @@
 """Scales and integers of weights with the least error: a search for scales, and errors that compensate each other.
 
 The range of a column or block may be clipped: a few large values then lose more, and all others less. Plain rounding is
-one of the choices. Weights are read in pieces, so that the memory does not depend on their size.
+one of the choices.
 
 With the second moments H of the activation, an error E = W - Q of the weight costs tr(EᵀHE). H = R Rᵀ with an upper
 triangle R, so the cost is the sum of squares of RᵀE, whose row i is R_ii E_i + Σ_{j<i} R_ji E_j. Rows are rounded in
@@ -12,63 +12,17 @@ is reached, on the values that its rows are expected to have then. Columns do no
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
 
 import ml_dtypes
 import numpy as np
-import onnx_ir as ir
 from msgspec import Struct
 
 from sardonyx.common.temporary import TemporaryFolder
 from sardonyx.ir.storage import Array
-from sardonyx.ir.tensors import ConcatTensor, FileTensor
 
-if TYPE_CHECKING:
-    from sardonyx.verbs.quantize.weights import Blocks, Matrix
-
-
-from collections.abc import Callable
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from sardonyx.verbs.quantize.weights import Blocks, Matrix
-
-SIGNED_MOST = 127  # -128 is not used, so that the range is symmetric
 RATIOS = {4: (0.95, 0.9, 0.85, 0.8), 8: (0.9, 0.8)}  # of the range of a block that are tried, beside all of it
-_KEPT_BYTES = 1 << 26  # of scales that are kept, because every tensor of a weight is computed on its own
-_kept: dict[tuple[object, ...], tuple[Array, ...]] = {}
-
-
-def block_scales(matrix: Matrix, bits: int, size: int, *, is_symmetric: bool = False) -> tuple[Array, Array]:
-    """Return scales and zero points of unsigned integers as blocks × columns; 0 is represented exactly."""
-
-    def compute() -> tuple[Array, Array]:
-        count = -(-matrix.rows // size)
-        scales, zeros = np.empty((count, matrix.columns), np.float32), np.empty((count, matrix.columns), np.uint8)
-        for rows, columns, values in matrix.pieces(size):
-            blocks = in_blocks(values, size)
-            where = slice(rows.start // size, rows.start // size + len(blocks))
-            found = plain_blocks(blocks, bits, is_symmetric=True) if is_symmetric else best_scales(blocks, bits)
-            scales[where, columns], zeros[where, columns] = found
-        return scales, zeros
-
-    scales, zeros = _kept_or((*identity(matrix), bits, size, is_symmetric), compute)
-    return scales, zeros
-
-
-def column_scales(matrix: Matrix, most: int = SIGNED_MOST) -> Array:
-    """Return the scale of each column for signed integers of at most `most`; 1 for a column of zeros."""
-
-    def compute() -> tuple[Array]:
-        largest = np.zeros(matrix.columns, np.float32)
-        for _, columns, values in matrix.pieces():
-            np.maximum(largest[columns], np.maximum(values.max(0), -values.min(0)), out=largest[columns])
-        scales = (largest / np.float32(most)).astype(np.float32)
-        scales[scales == 0] = 1
-        return (_best_columns(matrix, scales, most),)
-
-    return _kept_or((*identity(matrix), most), compute)[0]
 
 
 def in_blocks(values: Array, size: int) -> Array:
@@ -138,36 +92,6 @@ def _sum(a: Array, b: Array, weights: Array | None) -> Array:
     return np.einsum("kic,kic->kc", a, b) if weights is None else np.einsum("kic,kic,ki->kc", a, b, weights)
 
 
-def _best_columns(matrix: Matrix, scales: Array, most: int) -> Array:
-    ratios = np.array((1.0, *RATIOS[8]), np.float32)
-    errors = np.zeros((len(ratios), matrix.columns))
-    for _, columns, values in matrix.pieces():
-        for number, ratio in enumerate(ratios):
-            scale = scales[columns] * ratio
-            difference = values - np.clip(np.rint(values / scale), -most, most) * scale
-            errors[number, columns] += np.einsum("kc,kc->c", difference, difference)
-    return scales * ratios[errors.argmin(0)]
-
-
-def identity(matrix: Matrix) -> tuple[object, ...]:
-    """Return what identifies the values; tensors of a file are created anew for each candidate."""
-    return (*_place(matrix.tensor), matrix.is_transposed)
-
-
-def _place(tensor: ir.TensorProtocol) -> tuple[object, ...]:
-    if isinstance(tensor, ConcatTensor):
-        return tuple(_place(part) for part in tensor.parts)
-    return (tensor.file.path, tensor.file.stamp, tensor.offset) if isinstance(tensor, FileTensor) else (tensor,)
-
-
-def _kept_or(key: tuple[object, ...], compute: Callable[[], tuple[Array, ...]]) -> tuple[Array, ...]:
-    """Return the arrays of a key, computed unless they are kept; those that were read last are."""
-    arrays = _kept[key] = _kept.pop(key, None) or compute()
-    while len(_kept) > 1 and sum(each.nbytes for kept in _kept.values() for each in kept) > _KEPT_BYTES:
-        del _kept[next(iter(_kept))]
-    return arrays
-
-
 _ROWS = 32  # that are rounded before their errors are carried to the others
 _DAMPING = 0.01  # of the mean square, added to that of every input, so that few samples do not decide everything
 
@@ -205,15 +129,10 @@ class Moments:
             return False
         return True
 
-    def rounded(self, blocks: Blocks, part: Literal["integers", "scales", "zeros"]) -> Array:
-        """Return a part of the compensated integers of a weight; they are computed once."""
-        matrix, bits, size, is_symmetric = blocks.matrix, blocks.bits, blocks.size, blocks.is_symmetric
-        key = (*identity(matrix), bits, size, is_symmetric)
+    def rounded(self, key: tuple[object, ...], part: str, compute: Callable[[Array], Sequence[Rounded]]) -> Array:
+        """Return a part of the compensated integers of a weight, whose columns are computed once, in groups."""
         if key not in self._rounded:
-            root = self.root()
-            groups = [
-                compensated(values, root, bits, size, is_symmetric=is_symmetric) for values in matrix.column_groups()
-            ]
+            groups = compute(self.root())
             self._rounded[key] = self._new_file(".npz")
             np.savez(
                 self._rounded[key],

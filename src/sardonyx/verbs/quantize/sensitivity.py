@@ -1,21 +1,25 @@
-"""What is measured to choose precisions: the groups of modules, the loss of each alone, and times.
+"""What is measured to choose precisions: the groups of modules, the loss of each alone, times, and the front of both.
 
 A group is a module that owns products. Modules that share a weight are one group, because the weight is stored twice if
 only one of them is quantized. If there are more groups than can be measured, modules are joined within the one that
 contains them, the smallest first. Products of no module, as all of a file without tags, are grouped in the order in
 which they run: neighbours can stay in integers from one to the next.
+
+The front says in which order groups are quantized: by gain for each unit of loss (a sweep of a Lagrange multiplier).
+The losses of modules that are quantized alone add in squares, as a first prediction. For a multiplier λ, every group
+takes the option with the largest gain - λ · loss²; as λ falls, groups change along the convex hulls of their options.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 from msgspec import Struct
 
 from sardonyx.errors import UsageError, VerificationFailed
-from sardonyx.ir.origins import Source
 from sardonyx.records.bench import Comparison
 from sardonyx.records.provenance import lineage, lowest_common, module_of
 from sardonyx.records.quantization import Scores
@@ -50,60 +54,47 @@ def find_groups(products: Sequence[Simulated], most: int) -> list[Group]:
         del owned[""]
         owned |= {run[0].node: run for run in runs}
     labels = {run[0].node: tuple(dict.fromkeys(product.node for product in run)) for run in runs}
-    sizes = {module: sum(_elements(product) for product in held) for module, held in owned.items()}
-    joined = _joined(owned)
-    merged = coarsened([(modules, sum(sizes[module] for module in modules)) for modules in joined], most)
+    sizes = {module: sum(product.elements for product in held) for module, held in owned.items()}
+    joined = [(modules, sum(sizes[module] for module in modules)) for modules in _joined(owned)]
     groups: list[Group] = []
-    for keys in merged:
+    for keys in coarsened(joined, most):
         held = [product for module in keys for product in owned[module]]
         modules = tuple(name for key in keys for name in labels.get(key, (key,)))
+        several = " + ".join(modules[:2]) + (" …" if len(modules) > 2 else "")
+        name = modules[0] if len(modules) == 1 else lowest_common(modules) or several
         shapes = tuple(sorted((product.rows, product.columns) for product in held))
-        weights = {_weight(product): _elements(product) for product in held}
-        name = modules[0] if len(modules) == 1 else _common_name(modules)
-        groups.append(Group(name, modules, len(held), sum(weights.values()), shapes))
+        elements = {_weight(product): product.elements for product in held}
+        groups.append(Group(name, modules, len(held), sum(elements.values()), shapes))
     return groups
 
 
 def _runs(products: Sequence[Simulated], most: int) -> list[list[Simulated]]:
     """Return products of no module as at most this many runs of neighbours; those without weights follow the others."""
-    weighted = [product for product in products if _elements(product)]
+    weighted = [product for product in products if product.elements]
     labels = list(dict.fromkeys(product.node for product in weighted))
     length = -(-len(labels) // most)
     place = {label: at // length for at, label in enumerate(labels)}
     return [[product for product in weighted if place[product.node] == run] for run in sorted(set(place.values()))]
 
 
-def _elements(product: Simulated) -> int:
-    return product.rows * product.columns
-
-
 def _weight(product: Simulated) -> str:
     return product.weight or product.node
 
 
-def _common_name(modules: Sequence[str]) -> str:
-    """Return the module that contains all of these, or their names if it is the model itself."""
-    common = lowest_common(modules)
-    return common or " + ".join(modules[:2]) + (" …" if len(modules) > 2 else "")
-
-
 def _joined(owned: Mapping[str, Sequence[Simulated]]) -> list[tuple[str, ...]]:
     """Return the modules, those that share a weight together."""
-    holders: dict[str, int] = {}
-    sets: list[list[str]] = []
+    sets: dict[str, tuple[list[str], set[str]]] = {}  # modules and the names of their weights, by the first module
     for module, products in owned.items():
         weights = {_weight(product) for product in products}
-        shared = sorted({holders[weight] for weight in weights if weight in holders})
-        number = shared[0] if shared else len(sets)
-        if not shared:
-            sets.append([])
-        for other in shared[1:]:
-            sets[number] += sets[other]
-            holders.update({weight: number for weight, held in holders.items() if held == other})
-            sets[other] = []
-        sets[number].append(module)
-        holders.update(dict.fromkeys(weights, number))
-    return [tuple(modules) for modules in sets if modules]
+        sharing = [first for first, (_, held) in sets.items() if held & weights]
+        modules, held = sets.setdefault(sharing[0] if sharing else module, ([], set()))
+        for other in sharing[1:]:
+            more, theirs = sets.pop(other)
+            modules += more
+            held |= theirs
+        modules.append(module)
+        held |= weights
+    return [tuple(modules) for modules, _ in sets.values()]
 
 
 def coarsened(groups: Sequence[tuple[tuple[str, ...], int]], most: int) -> list[tuple[str, ...]]:
@@ -125,17 +116,11 @@ def coarsened(groups: Sequence[tuple[tuple[str, ...], int]], most: int) -> list[
             (module for module in several if module.count(".") + bool(module) == deepest),
             key=lambda module: sum(left[number][1] for number in several[module]),
         )
-        left = _merge(left, several[best][: len(left) - most + 1] if best == "" else several[best])
+        chosen = several[best][: len(left) - most + 1] if best == "" else several[best]
+        modules = tuple(module for number in chosen for module in left[number][0])
+        left[chosen[0]] = modules, sum(left[number][1] for number in chosen)
+        left = [group for number, group in enumerate(left) if number not in chosen[1:]]
     return [modules for modules, _ in left]
-
-
-def _merge(groups: list[tuple[tuple[str, ...], int]], numbers: Iterable[int]) -> list[tuple[tuple[str, ...], int]]:
-    chosen = sorted(numbers)
-    modules = tuple(module for number in chosen for module in groups[number][0])
-    size = sum(groups[number][1] for number in chosen)
-    rest = {number: group for number, group in enumerate(groups) if number not in set(chosen)}
-    rest[chosen[0]] = (modules, size)
-    return [rest[number] for number in sorted(rest)]
 
 
 def shape_classes(groups: Sequence[Group]) -> list[int]:
@@ -148,46 +133,56 @@ def shape_classes(groups: Sequence[Group]) -> list[int]:
     return [number[group.shapes] for group in groups]
 
 
+class Option(Struct, frozen=True):
+    """A precision of a group."""
+
+    precision: Precision
+    gain: float  # milliseconds or bytes
+    loss: float  # relative L2 of the model in which this group alone is quantized
+
+
+class _Step(Struct, frozen=True):
+    rate: float  # gain for each unit of squared loss
+    group: int
+    precision: Precision
+
+
+def sweep(groups: Sequence[Sequence[Option]]) -> list[tuple[Precision | None, ...]]:
+    """Return the precisions of all groups along the front, from none quantized (None) to the largest gain."""
+    steps = [step for number, options in enumerate(groups) for step in _hull(number, options)]
+    steps.sort(key=lambda step: -step.rate)  # stable: the steps of a hull have falling rates and stay in order
+    state: list[Precision | None] = [None] * len(groups)
+    plans = [tuple(state)]
+    for step in steps:
+        state[step.group] = step.precision
+        plans.append(tuple(state))
+    return plans
+
+
+def _hull(group: int, options: Sequence[Option]) -> list[_Step]:
+    """Return the steps from float32 along the upper hull of gain over squared loss."""
+    gain, loss, steps = 0.0, 0.0, list[_Step]()
+    while better := [option for option in options if option.gain > gain]:
+        best = max(better, key=lambda option: (_rate(option, gain, loss), option.gain))
+        steps.append(_Step(_rate(best, gain, loss), group, best.precision))
+        gain, loss = best.gain, max(loss, best.loss**2)
+    return steps
+
+
+def _rate(option: Option, gain: float, loss: float) -> float:
+    more = option.loss**2 - loss
+    return (option.gain - gain) / more if more > 0 else math.inf
+
+
+def pareto(points: Sequence[tuple[float, float]]) -> list[bool]:
+    """Return for each pair of costs whether no other pair is lower in one and not higher in the other."""
+    return [not any(b[0] <= a[0] and b[1] <= a[1] and b != a for b in points) for a in points]
+
+
 SECONDS = 3.0  # of the turns of one measurement; fewer if the result is clear
 PATIENT = 15.0  # the same if a model seems to be faster, and it is not clear
 BRIEF = 0.8  # the same for models that are not results
-
-
-class Timed(Struct, frozen=True):
-    """Times of one measurement."""
-
-    milliseconds: float  # of the source
-    sizes: dict[str, int]
-    comparisons: dict[str, Comparison]  # with the source, by name
-
-
-class Timer(Struct, frozen=True):
-    """The conditions of all measurements."""
-
-    source: Source
-    sizes: Mapping[str, int]
-    sample: Sample | None  # to run on, if no sizes are given
-    threads: int
-    seed: int
-
-    def time(self, models: Mapping[str, ir.Model], seconds: float = SECONDS) -> Timed:
-        """Time models beside the source."""
-        generated = bool(self.sizes) or self.sample is None
-        timed = bench(
-            {"source": self.source, **models},
-            seconds=seconds,
-            sizes=self.sizes if generated else None,
-            inputs=None if generated else self.sample,
-            threads=self.threads,
-            clock="cpu" if self.threads == 1 else "wall",  # CPU time is steadier beside other processes
-            starts=0,
-            seed=self.seed,
-        )
-        point = timed.points[0]
-        others = {each.label: each.against_first for each in point.timings if each.against_first is not None}
-        return Timed(1000 * point.timings[0].median, point.sizes, others)
-
-
+_TOGETHER = 1 << 30  # bytes of constants of the source for each of the models that are timed at once
 _FEW = 4  # samples for a single group: its loss orders the search, and is not compared with the budget
 
 
@@ -199,40 +194,36 @@ class Trial(Struct, frozen=True):
     expected_top1: float | None  # of other samples: see `loss`
 
 
-class Jobs(Struct, frozen=True):
-    """Makes the job anew, with what was measured of activations."""
-
-    with_best_ranges: Callable[[], Job]
-    with_rows: Callable[[bool], Job]  # whether activations that are quantized at run time have scales for rows
-
-
 class Trials:
-    """Builds the models of plans and measures their loss on the samples to choose with, one at a time."""
+    """Builds the models of plans; measures their loss on the samples to choose with, and times them by the source.
+
+    Without sizes, they are timed on a sample if there is one. `ranked` are the outputs whose rows are classes.
+    """
 
     def __init__(
         self,
         job: Job,
-        jobs: Jobs,
         selection: Selection,
         answers: Answers,
         ranked: frozenset[str] | None,
+        sample: Sample | None,
+        sizes: Mapping[str, int],
         *,
         threads: int | None,
         seed: int,
     ) -> None:
-        self.job, self._jobs = job, jobs
+        self.job = job
         self._selection = selection
         self._answers, self._ranked = answers, ranked
+        self._sample, self._timed_sizes = sample, sizes
         self._threads, self._seed = threads, seed
         self.models = 0  # whose loss was measured
+        self.milliseconds: float | None = None  # of the source
+        self.sizes: dict[str, int] = {}  # at which models were timed
 
     def use_best_ranges(self) -> None:
         """Find the static ranges that lose least; all models from now on have them."""
-        self.job = self._jobs.with_best_ranges()
-
-    def use_rows(self, by_rows: bool) -> None:
-        """Give activations that are quantized at run time a scale for each row, or one, in all models from now on."""
-        self.job = self._jobs.with_rows(by_rows)
+        self.job.use_best_ranges(self._selection, self._answers, self._threads, self._seed)
 
     def plan(self, precisions: Mapping[Precision, Sequence[Group]], between: Sequence[str] = ()) -> Plan:
         """Return the plan that assigns precisions to groups.
@@ -241,16 +232,14 @@ class Trials:
             precisions: The groups of each precision.
             between: Modules of no group; they follow those that are in float16, where this saves casts.
         """
-
-        def owners(precision: Precision, groups: Sequence[Group]) -> list[str]:
-            inner = [module for group in groups for module in group.modules]
-            return [*inner, *between] if precision == "fp16" else inner
-
-        return tuple(
-            Assignment(precision, self._selection.of_owners(owners(precision, groups)))
+        owners: dict[Precision, list[str]] = {
+            precision: [module for group in groups for module in group.modules]
             for precision, groups in precisions.items()
             if groups
-        )
+        }
+        if "fp16" in owners:
+            owners["fp16"] += between
+        return tuple(Assignment(each, self._selection.of_owners(inner)) for each, inner in owners.items())
 
     def model(self, plan: Plan) -> ir.Model:
         """Return the model of a plan.
@@ -286,3 +275,23 @@ class Trials:
             return "NaN or infinities"
         except NothingQuantized:
             return "no such form"
+
+    def compared(self, models: Mapping[str, ir.Model], seconds: float = SECONDS) -> dict[str, Comparison]:
+        """Time models beside the source, as many at once as fit into memory."""
+        found: dict[str, Comparison] = {}
+        at_once, labels = max(1, _TOGETHER // max(1, self.job.before.bytes)), list(models)
+        generated, threads = bool(self._timed_sizes) or self._sample is None, self._threads or 1
+        for first in range(0, len(labels), at_once):
+            timed = bench(
+                {"source": self.job.source, **{label: models[label] for label in labels[first : first + at_once]}},
+                seconds=seconds,
+                sizes=self._timed_sizes if generated else None,
+                inputs=None if generated else self._sample,
+                threads=threads,
+                clock="cpu" if threads == 1 else "wall",  # CPU time is steadier beside other processes
+                starts=0,
+                seed=self._seed,
+            ).points[0]
+            self.milliseconds, self.sizes = 1000 * timed.timings[0].median, timed.sizes
+            found |= {each.label: each.against_first for each in timed.timings if each.against_first is not None}
+        return found

@@ -10,8 +10,6 @@ simulation by far more than rounding.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import ml_dtypes
 import numpy as np
 import onnx_ir as ir
@@ -19,31 +17,29 @@ import onnx_ir as ir
 from sardonyx.ir.storage import Array
 from sardonyx.passes.base import Builder
 from sardonyx.verbs.quantize.calibration import Range
-from sardonyx.verbs.quantize.recipe import Convolution, Product, largest_of_rows, maximum_of_rows, scalar, with_bias
+from sardonyx.verbs.quantize.recipe import largest_of_rows, maximum_of_rows, scalar
 from sardonyx.verbs.quantize.scales import upper_root
-from sardonyx.verbs.quantize.static_products import StaticProduct
-from sardonyx.verbs.quantize.weights import Blocks, simulated
+from sardonyx.verbs.quantize.weights import Blocks
 
 _SAME = 1.0001  # two squared errors are the same up to the rounding of their sums
 _HALF = 0.51  # of a step: numbers between two integers may be rounded to either
 _GROUP = 1 << 22  # elements that are computed at a time
 
 
-def nearest_signed(values: Array, axis: int, stored: Array, most: int) -> Array:
-    """Return the closest numbers that signed integers with one stored scale for each slice along `axis` can hold."""
+def nearest_signed(values: Array, axis: int, stored: Array, most: int, least: Array | None = None) -> Array:
+    """Return the closest numbers that signed integers with one stored scale for each slice along `axis` can hold.
+
+    No scale is smaller than that of the slice in `least`, if it is given.
+    """
     result = np.array(values, np.float32)
-    for one, step in zip(np.moveaxis(result, axis, 0), stored, strict=True):
+    for number, (one, step) in enumerate(zip(np.moveaxis(result, axis, 0), stored, strict=True)):
         largest = np.float32(np.abs(one).max())
         if largest > 0:
-            plain = _signed(one, largest / np.float32(most), most)
-            own = _signed(one, step, most)
+            usual = largest / np.float32(most) if least is None else max(largest / np.float32(most), least[number])
+            plain, own = (np.clip(np.rint(one / each), -most, most) * each for each in (usual, step))
             is_better = _loss(own - one) <= _loss(plain - one) * _SAME
             one[...] = own if is_better else plain
     return result
-
-
-def _signed(values: Array, step: np.floating, most: int) -> Array:
-    return np.clip(np.rint(values / step), -most, most) * step
 
 
 def held_in_blocks(blocks: Blocks, integers: Array, scales: Array, zeros: Array) -> Array:
@@ -170,82 +166,10 @@ def activation_in_rows(value: ir.Value, rows: int, op: Builder) -> ir.Value:
     return _quantized(flat, low, maximum_of_rows(flat, op), op, least=-128)
 
 
-def product_of_columns(
-    product: Product, stored: ir.Value, most: int, op: Builder, factors: Array | None = None, *, by_rows: bool
-) -> ir.Value:
-    """Build the product of an activation, quantized as a whole or by rows, and a weight with scales of columns.
-
-    With factors, elements of the activation are quantized after a division by them, and rows of the weight after a
-    multiplication; both are undone here.
-    """
-    matrix = product.matrix
-    by = np.ones(matrix.rows, np.float32) if factors is None else factors
-    weight = simulated(
-        (matrix.rows, matrix.columns),
-        lambda: nearest_signed(matrix.array() * by[:, None], 1, read(stored).ravel(), most) / by[:, None],
-    )
-    rounded = activation_by_rows if by_rows else dynamic_activation
-    if factors is None:
-        activation = rounded(product.activation, op)
-    else:
-        divided = op.Mul(product.activation, op.constant(1 / factors))
-        activation = op.Mul(rounded(divided, op), op.constant(factors))
-    return with_bias(product, op.MatMul(activation, op.constant(weight)), op)
-
-
-def lookup_of_rows(product: Product, stored: ir.Value, most: int, op: Builder) -> ir.Value:
-    """Build the lookup in a table with one scale for each row."""
-    tensor = product.matrix.tensor
-    table = simulated(
-        tuple(tensor.shape.numpy()),
-        lambda: nearest_signed(tensor.numpy(), 0, read(stored).ravel(), most),
-    )
-    return op.Gather(op.constant(table), product.activation, axis=0)
-
-
 def read(stored: ir.Value) -> Array:
     """Return the values of a constant."""
     assert stored.const_value is not None
     return stored.const_value.numpy()
-
-
-def of(product: StaticProduct, op: Builder) -> ir.Value:
-    """Build the product of rounded operands in float32.
-
-    A constant bias is rounded to multiples of the product of the steps of both operands.
-    """
-    node, padding, limits = product.node, product.padding, product.limits
-    tensor, bias, axis = product.matrix.tensor, product.bias_values, 0 if product.matrix.is_transposed else 1
-
-    def steps() -> list[np.float32]:
-        return _weight_steps(tensor.numpy(), axis, bias, _step(limits), product.most)
-
-    def weight() -> Array:
-        values = _rounded_weight(tensor.numpy(), axis, steps())
-        return values.reshape(product.shape) if product.is_filter or axis == 1 else values.T
-
-    stored = op.constant(simulated(product.shape, weight))
-    activation = rounded_activation(product.source, limits, op)
-    added = product.bias
-    if bias is not None:
-        rounded = simulated(bias.shape, lambda: _rounded_bias(bias, steps(), _step(limits)))
-        added = op.constant(rounded)
-    if node.op_type == "Conv":
-        padded = activation if padding is None else op.like(padding, (activation, *padding.inputs[1:]))
-        return op.like(node, (padded, stored, added))
-    result = op.MatMul(activation, stored)
-    return result if added is None else op.Add(result, added)
-
-
-def rounded_filters(product: Convolution, most: int, op: Builder) -> ir.Value:
-    """Return filters rounded to the numbers that signed integers with one scale for each output can hold."""
-    tensor, shape = product.matrix.tensor, product.shape
-
-    def filters() -> Array:
-        values = tensor.numpy()
-        return _rounded_weight(values, 0, _weight_steps(values, 0, None, 1.0, most)).reshape(shape)
-
-    return op.constant(simulated(shape, filters))
 
 
 def rounded_activation(value: ir.Value, limits: Range, op: Builder) -> ir.Value:
@@ -253,51 +177,27 @@ def rounded_activation(value: ir.Value, limits: Range, op: Builder) -> ir.Value:
 
     In a symmetric range, it is clip(round(x / s), -128, 127) * s with s = high / 127.
     """
-    step, center = op.constant(scalar(_step(limits))), op.constant(scalar(_center(limits)))
+    size, middle, first, last = _grid(limits)
+    step, center = op.constant(scalar(size)), op.constant(scalar(middle))
     level = op.Add(op.Round(op.Div(value, step)), center)
-    level = op.Clip(level, *(op.constant(scalar(end)) for end in _ends(limits)))
+    level = op.Clip(level, op.constant(scalar(first)), op.constant(scalar(last)))
     return op.Mul(op.Sub(level, center), step)
 
 
-def limited(value: ir.Value, limits: Range, op: Builder) -> tuple[ir.Value, float]:
-    """Build the value without what lies outside of its range, and return the step between numbers in this range."""
-    step, center = _step(limits), _center(limits)
-    low, high = (op.constant(scalar((end - center) * step)) for end in _ends(limits))
-    return op.Clip(value, low, high), step
+def limited(value: ir.Value, limits: Range, op: Builder) -> ir.Value:
+    """Build the value without what lies outside of its range."""
+    size, middle, first, last = _grid(limits)
+    return op.Clip(value, *(op.constant(scalar((end - middle) * size)) for end in (first, last)))
 
 
-def _ends(limits: Range) -> tuple[int, int]:
-    """Return the smallest and the largest integer."""
-    return (-128, 127) if limits.is_symmetric else (0, 255)
+def step_of(limits: Range) -> float:
+    """Return the step between numbers in a range."""
+    return _grid(limits)[0]
 
 
-def _step(limits: Range) -> float:
+def _grid(limits: Range) -> tuple[float, float, int, int]:
+    """Return the step between numbers in a range, the integer of 0, and the smallest and the largest integer."""
     if limits.is_symmetric:
-        return float(np.float32(limits.high / 127))
-    return float(np.float32((limits.high - limits.low) / 255))
-
-
-def _center(limits: Range) -> float:
-    return 0.0 if limits.is_symmetric else float(np.rint(-limits.low / _step(limits)))
-
-
-def _weight_steps(values: Array, axis: int, bias: Array | None, step: float, most: int) -> list[np.float32]:
-    """Return the step of each output: a share of its largest weight, or 2 ** -30 of its bias divided by `step`."""
-    steps: list[np.float32] = []
-    for number, one in enumerate(np.moveaxis(values, axis, 0)):
-        own = np.float32(np.abs(one).max()) / np.float32(most)
-        least = np.float32(0 if bias is None else abs(bias[number]) / (step * 2.0**30))
-        steps.append(max(own if own > 0 else np.float32(1), least))
-    return steps
-
-
-def _rounded_weight(values: Array, axis: int, steps: Sequence[np.float32]) -> Array:
-    result = np.array(values, np.float32)
-    for one, own in zip(np.moveaxis(result, axis, 0), steps, strict=True):
-        one[...] = np.rint(one / own) * own
-    return result
-
-
-def _rounded_bias(bias: Array, steps: Sequence[np.float32], step: float) -> Array:
-    units = np.array(steps) * np.float32(step)
-    return (np.rint(bias / units.astype(np.float64)) * units).astype(np.float32)
+        return float(np.float32(limits.high / 127)), 0.0, -128, 127
+    step = float(np.float32((limits.high - limits.low) / 255))
+    return step, float(np.rint(-limits.low / step)), 0, 255

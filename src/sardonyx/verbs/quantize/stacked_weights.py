@@ -12,7 +12,7 @@ from sardonyx.ir.scopes import operand
 from sardonyx.ir.storage import Array
 from sardonyx.passes.base import Builder, Facts, Match, NodePass, Refused, Replacement
 from sardonyx.verbs.quantize import simulation
-from sardonyx.verbs.quantize.recipe import IN_A_LOOP, SMALLEST, Quantizer, in_body, is_in_branches
+from sardonyx.verbs.quantize.recipe import IN_A_LOOP, SMALLEST, Quantizer, in_body, in_place_of, is_in_branches
 from sardonyx.verbs.quantize.weights import (
     NOT_FINITE,
     SIGNED_MOST,
@@ -82,28 +82,30 @@ class QuantizeStacks(Quantizer, NodePass):
         """Build the node with weights that are computed from integers, and beside it the simulation."""
         node, stacks = match.root, match.details["stacks"]
         stored = {index: self._constants(stack, op) for index, stack in stacks.items()}
-        weights = {
-            index: op.Mul(op.Cast(integers, to=ir.DataType.FLOAT), scale) for index, (integers, scale) in stored.items()
-        }
-        results = self._computed(node, weights, op)
+
+        def computed(weights: Mapping[int, ir.Value]) -> list[ir.Value | None]:
+            inputs = tuple(weights.get(index, value) for index, value in enumerate(node.inputs))
+            attributes, outputs = dict(node.attributes), len(node.outputs)
+            return in_place_of(node, op.node(node.op_type, inputs, attributes, domain=node.domain, outputs=outputs))
+
+        results = computed(
+            {
+                index: op.Mul(op.Cast(integers, to=ir.DataType.FLOAT), scale)
+                for index, (integers, scale) in stored.items()
+            }
+        )
         if self._simulate:
-            exact = {index: op.constant(_simulated(stack, stored[index][1])) for index, stack in stacks.items()}
-            place = next(at for at, output in enumerate(node.outputs) if output.name)
-            result, again = results[place], self._computed(node, exact, op)[place]
-            assert result is not None
-            assert again is not None
+            exact = computed({index: op.constant(_nearest(stack, stored[index][1])) for index, stack in stacks.items()})
+            result, again = next(pair for pair in zip(results, exact, strict=True) if pair[0] is not None)
             first = next(iter(stacks.values()))
             self._add_simulation(node, stacks, first.shape[first.summed], result, again)
         return results
 
-    def _computed(self, node: ir.Node, weights: Mapping[int, ir.Value], op: Builder) -> list[ir.Value | None]:
-        inputs = tuple(weights.get(index, value) for index, value in enumerate(node.inputs))
-        results = op.node(node.op_type, inputs, dict(node.attributes), domain=node.domain, outputs=len(node.outputs))
-        return _like_recurrent(node, results)
-
     def _add_simulation(
-        self, node: ir.Node, stacks: Mapping[int, Stack], rows: int, result: ir.Value, exact: ir.Value
+        self, node: ir.Node, stacks: Mapping[int, Stack], rows: int, result: ir.Value | None, exact: ir.Value | None
     ) -> None:
+        assert result is not None
+        assert exact is not None
         columns = sum(stack.tensor.size for stack in stacks.values()) // rows
         self.compare(node, result, exact, rows, columns, weight=next(iter(stacks.values())).value.name)
 
@@ -118,17 +120,6 @@ class QuantizeStacks(Quantizer, NodePass):
         return self.shared((stack.value, stack.summed, *in_body(op)), make)
 
 
-def _like_recurrent(node: ir.Node, results: Sequence[ir.Value], *, keep_first: bool = False) -> list[ir.Value | None]:
-    """Return the results in place of those of a node, and take the names of those that nothing reads."""
-    kept: list[ir.Value | None] = []
-    for place, new in enumerate(results):
-        is_read = place < len(node.outputs) and bool(node.outputs[place].name)
-        new.name = new.name if is_read or (keep_first and place == 0) else ""
-        if place < len(node.outputs):
-            kept.append(new if is_read else None)
-    return kept
-
-
 def _constant_stack(node: ir.Node, index: int, summed: int, graph: Facts) -> Stack | None:
     """Return a large constant operand of three axes, one of which is summed; None if it is not one."""
     value = operand(node, index)
@@ -139,17 +130,13 @@ def _constant_stack(node: ir.Node, index: int, summed: int, graph: Facts) -> Sta
     return Stack(value, tensor, summed) if is_stack else None
 
 
-def _simulated(stack: Stack, scales: ir.Value) -> ir.TensorProtocol:
-    """Return the numbers closest to a weight that integers with the stored scales can stand for, matrix by matrix."""
+def _nearest(stack: Stack, scales: ir.Value, most: int = SIGNED_MOST) -> ir.TensorProtocol:
+    """Return the numbers closest to a weight that integers with the stored scales can stand for."""
 
     def rounded() -> Array:
-        matrices = stack.tensor.numpy()
-        steps = simulation.read(scales).reshape(len(matrices), -1)
-        axis = 2 - stack.summed  # of the columns in a matrix
-        each = (
-            simulation.nearest_signed(one, axis, own, SIGNED_MOST) for one, own in zip(matrices, steps, strict=True)
-        )
-        return np.stack(list(each))
+        rows = np.moveaxis(stack.tensor.numpy(), stack.summed, -1)
+        nearest = simulation.nearest_signed(rows.reshape(-1, rows.shape[-1]), 0, simulation.read(scales).ravel(), most)
+        return np.moveaxis(nearest.reshape(rows.shape), -1, stack.summed)
 
     return simulated(stack.shape, rounded)
 
@@ -196,7 +183,7 @@ class QuantizeLstm(QuantizeStacks):
             exact = _simulation(node, stacks, scales, states[0], most, op)
             rows = sum(stack.shape[stack.summed] for stack in stacks.values())
             self._add_simulation(node, stacks, rows, states[0], exact)
-        return _like_recurrent(node, states, keep_first=self._simulate)
+        return in_place_of(node, states, keep_first=self._simulate)
 
     def _integers(self, stack: Stack, most: int, op: Builder) -> tuple[ir.Value, ir.Value]:
         """Return integers as directions × inputs × gates, and their scales as directions × gates."""
@@ -206,10 +193,8 @@ class QuantizeLstm(QuantizeStacks):
         def integers() -> Array:
             return np.rint(stack.tensor.numpy() / scales[..., None]).transpose(0, 2, 1)
 
-        return (
-            op.constant(lazy(ir.DataType.INT8, (directions, inputs, gates), integers), "quantized"),
-            op.constant(scales, "scales"),
-        )
+        stored = lazy(ir.DataType.INT8, (directions, inputs, gates), integers)
+        return op.constant(stored, "quantized"), op.constant(scales, "scales")
 
 
 def portable_notes(model: ir.Model, target: str, precisions: Sequence[str]) -> tuple[str, ...]:
@@ -228,13 +213,24 @@ def _simulation(
     does the rest: it has no state but its cells.
     """
     directions, gates, _ = stacks[1].shape
-    is_reverse = [node.attributes.get_string("direction", "forward") == "reverse", True]
-    source = operand(node, 0)
+    exact = [operand(node, place) for place in range(_PEEPHOLES + 1)]
+    source, given = exact[0], exact[_STATE]
     assert source is not None
-    inputs = simulation.dynamic_activation(source, op)
+
+    def part(value: ir.Value, start: int, end: int) -> ir.Value:
+        return op.Slice(value, *(op.constant(np.array([number])) for number in (start, end, 0)))
+
+    inputs, is_reverse = simulation.dynamic_activation(source, op), node.attributes.get_string("direction") == "reverse"
     sums: list[ir.Value] = []
     for direction in range(directions):
-        before = _before(node, states, direction, op, is_reverse=is_reverse[direction])
+        own = op.Gather(states, op.constant(np.array(direction)), axis=1)
+        first = part(own, 0, 1) if given is None else part(given, direction, direction + 1)
+        if given is None:  # zero
+            first = op.Sub(first, first)
+        if direction or is_reverse:
+            before = op.Concat(part(own, 1, np.iinfo(np.int64).max), first, axis=0)
+        else:
+            before = op.Concat(first, part(own, 0, -1), axis=0)
         weight, recurrent = (
             op.constant(_transposed(stack, direction, scales[index], most)) for index, stack in stacks.items()
         )
@@ -243,36 +239,11 @@ def _simulation(
     shape = (directions, gates, directions * gates)
     identity = simulated(shape, lambda: np.eye(directions * gates, dtype=np.float32).reshape(shape))
     none = simulated(stacks[2].shape, lambda: np.zeros(stacks[2].shape, np.float32))
-    exact = [operand(node, place) for place in range(_PEEPHOLES + 1)]
-    exact[0] = sums[0] if directions == 1 else op.Concat(*sums, axis=2)
-    exact[1], exact[2] = op.constant(identity), op.constant(none)
+    exact[:3] = sums[0] if directions == 1 else op.Concat(*sums, axis=2), op.constant(identity), op.constant(none)
     return op.node("LSTM", tuple(exact), dict(node.attributes), outputs=1)[0]
-
-
-def _before(node: ir.Node, states: ir.Value, direction: int, op: Builder, *, is_reverse: bool) -> ir.Value:
-    """Return the state before each step of one direction: the first is given, or zero."""
-
-    def part(value: ir.Value, start: int, end: int) -> ir.Value:
-        return op.Slice(value, *(op.constant(np.array([number])) for number in (start, end, 0)))
-
-    own = op.Gather(states, op.constant(np.array(direction)), axis=1)
-    given = operand(node, _STATE)
-    if given is None:
-        first = part(own, 0, 1)
-        first = op.Sub(first, first)
-    else:
-        first = part(given, direction, direction + 1)
-    if is_reverse:
-        return op.Concat(part(own, 1, np.iinfo(np.int64).max), first, axis=0)
-    return op.Concat(first, part(own, 0, -1), axis=0)
 
 
 def _transposed(stack: Stack, direction: int, scales: ir.Value, most: int) -> ir.TensorProtocol:
     """Return the weight of a direction, as inputs × gates, that integers with the stored scales stand for."""
     _, gates, inputs = stack.shape
-
-    def rounded() -> np.ndarray:
-        steps = simulation.read(scales)[direction]
-        return simulation.nearest_signed(stack.tensor.numpy()[direction], 0, steps, most).T
-
-    return simulated((inputs, gates), rounded)
+    return simulated((inputs, gates), lambda: _nearest(stack, scales, most).numpy()[direction].T)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -34,7 +33,6 @@ class BlockRecipe(Recipe):
         self.bits = bits
         self.is_symmetric = bits == self.symmetric_bits
         self.name = f"{type(self).name}-{bits}"  # a model may have weights of both
-        self._simulated_weights: dict[Hashable, ir.Value] = {}
 
     def blocks(self, matrix: Matrix) -> Blocks:
         """Return the weight in blocks."""
@@ -51,15 +49,15 @@ class BlockRecipe(Recipe):
 
         return min((size for size in SIZES if size <= _PLAIN or bits == 8 or matrix.moments is not None), key=stored)
 
-    def simulation(self, product: Product, op: Builder) -> ir.Value:
-        """Build the product with the weight that the integers stand for."""
-        weight = self.simulated_weight(product, op)
-        return with_bias(product, op.MatMul(product.activation, weight), op)
+    def simulations(self, product: Product, stored: Sequence[ir.Value], op: Builder) -> tuple[ir.Value, ...]:
+        """Build the product with the weight that the integers stand for.
 
-    def rounded_simulations(self, product: Product, op: Builder) -> tuple[ir.Value, ...]:
-        """Build the same with activations in 8-bit integers, if the runtime may round them: in blocks, or in rows."""
+        If the runtime may round activations to 8-bit integers, also with those: in blocks, or in rows.
+        """
+        weight = self.simulated_weight(product, stored, op)
+        exact = with_bias(product, op.MatMul(product.activation, weight), op)
         if not self.is_fusible:
-            return ()
+            return (exact,)
         rows, size = product.matrix.rows, self.blocks(product.matrix).size
         activations = [
             simulation.activation_in_blocks(product.activation, rows, size, op, divides_once=each)
@@ -69,25 +67,20 @@ class BlockRecipe(Recipe):
             activations.append(simulation.activation_in_rows(product.activation, rows, op))
         lead = op.Slice(op.Shape(product.activation), *(op.constant(np.array([end])) for end in (0, -1)))
         shape = op.Concat(lead, op.constant(np.array([product.matrix.columns])), axis=0)
-        totals = [op.MatMul(activation, self.simulated_weight(product, op)) for activation in activations]
-        return tuple(with_bias(product, op.Reshape(total, shape), op) for total in totals)
+        totals = (op.Reshape(op.MatMul(activation, weight), shape) for activation in activations)
+        return exact, *(with_bias(product, total, op) for total in totals)
 
-    def simulated_weight(self, product: Product, op: Builder) -> ir.Value:
+    def simulated_weight(self, product: Product, stored: Sequence[ir.Value], op: Builder) -> ir.Value:
         """Return the weight that the stored integers stand for; products that share a weight share it."""
-        key = (product.weight, product.matrix.is_transposed, *in_body(op))
-        if key not in self._simulated_weights:
-            matrix = product.matrix
-            stored = self.constants(product, op, self._tensors)
-            blocks, shape = self.blocks(matrix), (matrix.rows, matrix.columns)
-            weight = weights.simulated(shape, lambda: simulation.held_in_blocks(blocks, *self._read(matrix, stored)))
-            self._simulated_weights[key] = op.constant(weight)
-        return self._simulated_weights[key]
+        matrix, key = product.matrix, (product.weight, product.matrix.is_transposed, *in_body(op))
 
-    @abstractmethod
-    def _tensors(self, matrix: Matrix) -> tuple[ir.TensorProtocol, ...]:
-        """Return integers, scales and zero points as the operator reads them."""
+        def held() -> Array:
+            return simulation.held_in_blocks(self.blocks(matrix), *self.read(matrix, stored))
 
-    def _read(self, matrix: Matrix, stored: Sequence[ir.Value]) -> tuple[Array, Array, Array]:
+        (weight,) = self.shared(("simulated", *key), lambda: [op.constant(weights.simulated(matrix.shape, held))])
+        return weight
+
+    def read(self, matrix: Matrix, stored: Sequence[ir.Value]) -> tuple[Array, Array, Array]:
         """Return the stored integers as rows × columns, and scales and zero points as blocks × columns."""
         integers, scales, zeros = (simulation.read(value).reshape(-1, matrix.columns) for value in stored)
         return integers[: matrix.rows], scales, zeros
@@ -107,23 +100,21 @@ class QuantizeWeights(BlockRecipe):
     opset = 7
     needs = 21  # the first with blocks and 4-bit integers
 
-    def quantized(self, product: Product, op: Builder) -> ir.Value:
-        """Build the dequantized weight and the product."""
-        weight = op.node(
-            "DequantizeLinear",
-            self.constants(product, op, self._tensors),
-            {"axis": 0, "block_size": self.blocks(product.matrix).size},
-        )[0]
-        return with_bias(product, op.MatMul(product.activation, weight), op)
-
-    def _tensors(self, matrix: Matrix) -> tuple[ir.TensorProtocol, ...]:
-        blocks, columns = self.blocks(matrix), matrix.columns
+    def tensors(self, product: Product) -> tuple[ir.TensorProtocol, ...]:
+        """Return integers, scales and zero points as DequantizeLinear reads them."""
+        blocks, (rows, columns) = self.blocks(product.matrix), product.matrix.shape
         dtype, scaled = _TYPES[self.bits], (blocks.count, columns)
         return (
-            weights.lazy(dtype, (matrix.rows, columns), lambda: blocks.integers().reshape(-1, columns)[: matrix.rows]),
+            weights.lazy(dtype, (rows, columns), lambda: blocks.integers().reshape(-1, columns)[:rows]),
             weights.lazy(ir.DataType.FLOAT, scaled, blocks.scales),
             weights.lazy(dtype, scaled, blocks.zero_points),
         )
+
+    def quantized(self, product: Product, stored: Sequence[ir.Value], op: Builder) -> ir.Value:
+        """Build the dequantized weight and the product."""
+        attributes = {"axis": 0, "block_size": self.blocks(product.matrix).size}
+        weight = op.node("DequantizeLinear", tuple(stored), attributes)[0]
+        return with_bias(product, op.MatMul(product.activation, weight), op)
 
 
 class QuantizeStoredWeights(BlockRecipe):
@@ -145,19 +136,9 @@ class QuantizeStoredWeights(BlockRecipe):
         """Return all rows if rounding errors compensate each other: smaller blocks take more bytes and lose as much."""
         return super().block_size(matrix) if matrix.moments is None else matrix.rows
 
-    def quantized(self, product: Product, op: Builder) -> ir.Value:
-        """Build the float32 weight and the product."""
-        matrix, (levels, scale, zero) = product.matrix, self.constants(product, op, self._tensors)
-        blocks = self.blocks(matrix)
-        weight = op.Mul(op.Sub(op.Cast(levels, to=ir.DataType.FLOAT), op.Cast(zero, to=ir.DataType.FLOAT)), scale)
-        if blocks.count > 1:
-            weight = op.Reshape(weight, op.constant(np.array([-1, matrix.columns])))
-        if blocks.count * blocks.size > matrix.rows:
-            weight = op.Slice(weight, *(op.constant(np.array([end])) for end in (0, matrix.rows)))
-        return with_bias(product, op.MatMul(product.activation, weight), op)
-
-    def _tensors(self, matrix: Matrix) -> tuple[ir.TensorProtocol, ...]:
-        blocks, columns = self.blocks(matrix), matrix.columns
+    def tensors(self, product: Product) -> tuple[ir.TensorProtocol, ...]:
+        """Return integers, scales and zero points by block, unless there is one."""
+        blocks, columns = self.blocks(product.matrix), product.matrix.columns
         count = () if blocks.count == 1 else (blocks.count,)
         shape, scaled = (*count, blocks.size, columns), (*count, 1, columns)
         return (
@@ -165,6 +146,16 @@ class QuantizeStoredWeights(BlockRecipe):
             weights.lazy(ir.DataType.FLOAT, scaled, lambda: blocks.scales().reshape(scaled)),
             weights.lazy(ir.DataType.UINT8, scaled, lambda: blocks.zero_points().reshape(scaled)),
         )
+
+    def quantized(self, product: Product, stored: Sequence[ir.Value], op: Builder) -> ir.Value:
+        """Build the float32 weight and the product."""
+        matrix, blocks, (levels, scale, zero) = product.matrix, self.blocks(product.matrix), stored
+        weight = op.Mul(op.Sub(op.Cast(levels, to=ir.DataType.FLOAT), op.Cast(zero, to=ir.DataType.FLOAT)), scale)
+        if blocks.count > 1:
+            weight = op.Reshape(weight, op.constant(np.array([-1, matrix.columns])))
+        if blocks.count * blocks.size > matrix.rows:
+            weight = op.Slice(weight, *(op.constant(np.array([end])) for end in (0, matrix.rows)))
+        return with_bias(product, op.MatMul(product.activation, weight), op)
 
 
 _INT8_ACTIVATIONS = 4  # the accuracy level
@@ -186,23 +177,9 @@ class QuantizeToMatMulNBits(BlockRecipe):
     pads_rows = True
     symmetric_bits = 4
 
-    def quantized(self, product: Product, op: Builder) -> ir.Value:
-        """Build ONNX Runtime's own product."""
-        matrix = product.matrix
-        blocks = self.blocks(matrix)
-        attributes = {
-            "K": matrix.rows,
-            "N": matrix.columns,
-            "bits": self.bits,
-            "block_size": blocks.size,
-            "accuracy_level": _INT8_ACTIVATIONS,
-        }
-        inputs = (product.activation, *self.constants(product, op, self._tensors))
-        (result,) = op.node("MatMulNBits", inputs, attributes, domain="com.microsoft")
-        return with_bias(product, result, op)
-
-    def _tensors(self, matrix: Matrix) -> tuple[ir.TensorProtocol, ...]:
-        blocks, columns, bits = self.blocks(matrix), matrix.columns, self.bits
+    def tensors(self, product: Product) -> tuple[ir.TensorProtocol, ...]:
+        """Return integers, scales and zero points by column, as bytes."""
+        blocks, columns, bits = self.blocks(product.matrix), product.matrix.columns, self.bits
         packed, zeros = blocks.size * bits // 8, -(-blocks.count * bits // 8)
         integers, scales, centers = (
             weights.lazy(
@@ -215,7 +192,16 @@ class QuantizeToMatMulNBits(BlockRecipe):
         )
         return (integers, scales) if self.is_symmetric else (integers, scales, centers)
 
-    def _read(self, matrix: Matrix, stored: Sequence[ir.Value]) -> tuple[Array, Array, Array]:
+    def quantized(self, product: Product, stored: Sequence[ir.Value], op: Builder) -> ir.Value:
+        """Build ONNX Runtime's own product."""
+        rows, columns = product.matrix.shape
+        attributes = {"K": rows, "N": columns, "bits": self.bits, "block_size": self.blocks(product.matrix).size}
+        attributes |= {"accuracy_level": _INT8_ACTIVATIONS}
+        inputs = (product.activation, *stored)
+        return with_bias(product, op.node("MatMulNBits", inputs, attributes, domain="com.microsoft")[0], op)
+
+    def read(self, matrix: Matrix, stored: Sequence[ir.Value]) -> tuple[Array, Array, Array]:
+        """Return the stored integers as rows × columns, and scales and zero points as blocks × columns."""
         levels, scales, *zeros = (simulation.read(value) for value in stored)
         if self.bits == 4:
             levels = np.stack([levels % 16, levels // 16], -1)

@@ -1,8 +1,9 @@
 """Weights as integers with scales: for each column, for each row, or in blocks along the summed axis.
 
-Everything is computed from the source tensor on demand, so that weights stay on disk until the file is written.
-`simulation` computes the same numbers in another way, to check these. On a CPU that adds pairs of 8-bit products with
-saturation, as some x86 CPUs without VNNI do, weights of such products have 7 bits.
+Everything is computed from the source tensor on demand, and in pieces: weights stay on disk until the file is written,
+and the memory does not depend on their size. `simulation` computes the same numbers in another way, to check these. On
+a CPU that adds pairs of 8-bit products with saturation, as some x86 CPUs without VNNI do, weights of such products have
+7 bits.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from msgspec import Struct
 from sardonyx import runtime
 from sardonyx.ir.precision import Impossible
 from sardonyx.ir.storage import Array
-from sardonyx.ir.tensors import ComputedTensor, stripes
-from sardonyx.verbs.quantize.scales import SIGNED_MOST, Moments, block_scales, column_scales, in_blocks
+from sardonyx.ir.tensors import ComputedTensor, ConcatTensor, FileTensor, stripes
+from sardonyx.verbs.quantize.scales import RATIOS, Moments, best_scales, compensated, in_blocks, plain_blocks
 
+SIGNED_MOST = 127  # -128 is not used, so that the range is symmetric
 REDUCED_MOST = 63  # 2 * 255 * 63 is less than 2 ** 15: sums of two products fit
 _ROWS, _SUMMED, _COLUMNS = 5, 64, 32
 _SATURATION = """<ir_version: 8, opset_import: ["" : 13]>
@@ -51,6 +53,8 @@ def most_of_products() -> int:
 NOT_FINITE = "the weight has infinities or NaN"
 _STRIPE = 1 << 22  # elements that are read at a time
 _PIECE = 1 << 16  # elements that are computed at a time, which fit into the cache
+_KEPT_BYTES = 1 << 26  # of scales that are kept, because every tensor of a weight is computed on its own
+_kept: dict[tuple[object, ...], tuple[Array, ...]] = {}
 
 
 class Matrix(Struct, frozen=True, eq=False):
@@ -61,14 +65,24 @@ class Matrix(Struct, frozen=True, eq=False):
     moments: Moments | None = None  # of the activation that it is multiplied with, if there are samples of it
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """The rows and the columns."""
+        first, second = (int(size) for size in self.tensor.shape.numpy())
+        return (second, first) if self.is_transposed else (first, second)
+
+    @property
     def rows(self) -> int:
         """The length of the summed axis."""
-        return int(self.tensor.shape.numpy()[1 if self.is_transposed else 0])
+        return self.shape[0]
 
     @property
     def columns(self) -> int:
         """The number of outputs."""
-        return int(self.tensor.shape.numpy()[0 if self.is_transposed else 1])
+        return self.shape[1]
+
+    def identity(self) -> tuple[object, ...]:
+        """Return what identifies the values; tensors of a file are created anew for each candidate."""
+        return (*_place(self.tensor), self.is_transposed)
 
     def array(self) -> Array:
         """Return the values as rows × columns."""
@@ -106,9 +120,22 @@ class Matrix(Struct, frozen=True, eq=False):
         Raises:
             Impossible: if it has some.
         """
-        for _, _, values in self.pieces():
-            if not np.isfinite(values).all():
-                raise Impossible(NOT_FINITE)
+        if not all(np.isfinite(values).all() for _, _, values in self.pieces()):
+            raise Impossible(NOT_FINITE)
+
+
+def _place(tensor: ir.TensorProtocol) -> tuple[object, ...]:
+    if isinstance(tensor, ConcatTensor):
+        return tuple(_place(part) for part in tensor.parts)
+    return (tensor.file.path, tensor.file.stamp, tensor.offset) if isinstance(tensor, FileTensor) else (tensor,)
+
+
+def _kept_or(key: tuple[object, ...], compute: Callable[[], tuple[Array, ...]]) -> tuple[Array, ...]:
+    """Return the arrays of a key, computed unless they are kept; those that were read last are."""
+    arrays = _kept[key] = _kept.pop(key, None) or compute()
+    while len(_kept) > 1 and sum(each.nbytes for kept in _kept.values() for each in kept) > _KEPT_BYTES:
+        del _kept[next(iter(_kept))]
+    return arrays
 
 
 class Blocks(Struct, frozen=True, eq=False):
@@ -130,7 +157,7 @@ class Blocks(Struct, frozen=True, eq=False):
     def integers(self) -> Array:
         """Return the integers as blocks × size × columns; rows that pad the last block hold its zero points."""
         if self.matrix.moments is not None:
-            return self.matrix.moments.rounded(self, "integers")
+            return self._part("integers")
         scales, zeros = self._plain()
         result = np.empty((self.count, self.size, self.matrix.columns), np.uint8)
         for rows, columns, values in self.matrix.pieces(self.size):
@@ -142,19 +169,43 @@ class Blocks(Struct, frozen=True, eq=False):
 
     def scales(self) -> Array:
         """Return the scales as blocks × columns."""
-        return self._part("scales")
+        return self._plain()[0] if self.matrix.moments is None else self._part("scales")
 
     def zero_points(self) -> Array:
-        """Return the zero points as blocks × columns."""
-        return self._part("zeros")
+        """Return the zero points as blocks × columns; 0 is represented exactly."""
+        return self._plain()[1] if self.matrix.moments is None else self._part("zeros")
 
-    def _part(self, part: Literal["scales", "zeros"]) -> Array:
-        if self.matrix.moments is not None:
-            return self.matrix.moments.rounded(self, part)
-        return self._plain()[part == "zeros"]
+    def _key(self) -> tuple[object, ...]:
+        return (*self.matrix.identity(), self.bits, self.size, self.is_symmetric)
+
+    def _part(self, part: Literal["integers", "scales", "zeros"]) -> Array:
+        """Return a part of the integers whose errors compensate each other."""
+        matrix, moments = self.matrix, self.matrix.moments
+        assert moments is not None
+        return moments.rounded(
+            self._key(),
+            part,
+            lambda root: [
+                compensated(values, root, self.bits, self.size, is_symmetric=self.is_symmetric)
+                for values in matrix.column_groups()
+            ],
+        )
 
     def _plain(self) -> tuple[Array, Array]:
-        return block_scales(self.matrix, self.bits, self.size, is_symmetric=self.is_symmetric)
+        """Return the scales and the zero points of the integers that are the closest."""
+
+        def compute() -> tuple[Array, Array]:
+            shape = (self.count, self.matrix.columns)
+            scales, zeros = np.empty(shape, np.float32), np.empty(shape, np.uint8)
+            for rows, columns, values in self.matrix.pieces(self.size):
+                blocks = in_blocks(values, self.size)
+                where = slice(rows.start // self.size, rows.start // self.size + len(blocks))
+                find = plain_blocks if self.is_symmetric else best_scales
+                scales[where, columns], zeros[where, columns] = find(blocks, self.bits, is_symmetric=self.is_symmetric)
+            return scales, zeros
+
+        scales, zeros = _kept_or(self._key(), compute)
+        return scales, zeros
 
 
 def largest_scales(values: Array, axis: int, most: int) -> Array:
@@ -162,6 +213,33 @@ def largest_scales(values: Array, axis: int, most: int) -> Array:
     scales = (np.maximum(values.max(axis), -values.min(axis)) / np.float32(most)).astype(np.float32)
     scales[scales == 0] = 1
     return scales
+
+
+def signed(matrix: Matrix, scales: Array, filters: tuple[int, ...] = ()) -> Array:
+    """Return a matrix, or filters of a shape, as signed 8-bit integers with these scales of the outputs."""
+    integers = np.rint(matrix.array() / scales).astype(np.int8)
+    return integers.T.reshape(filters) if filters else integers
+
+
+def column_scales(matrix: Matrix, most: int = SIGNED_MOST) -> Array:
+    """Return the scale of each column for signed integers of at most `most`: the best of some shares of its range."""
+
+    def compute() -> tuple[Array]:
+        largest = np.zeros(matrix.columns, np.float32)
+        for _, columns, values in matrix.pieces():
+            np.maximum(largest[columns], np.maximum(values.max(0), -values.min(0)), out=largest[columns])
+        scales = (largest / np.float32(most)).astype(np.float32)
+        scales[scales == 0] = 1
+        ratios = np.array((1.0, *RATIOS[8]), np.float32)
+        errors = np.zeros((len(ratios), matrix.columns))
+        for _, columns, values in matrix.pieces():
+            for number, ratio in enumerate(ratios):
+                scale = scales[columns] * ratio
+                difference = values - np.clip(np.rint(values / scale), -most, most) * scale
+                errors[number, columns] += np.einsum("kc,kc->c", difference, difference)
+        return (scales * ratios[errors.argmin(0)],)
+
+    return _kept_or((*matrix.identity(), most), compute)[0]
 
 
 def signed_columns(matrix: Matrix, most: int = SIGNED_MOST) -> Array:
