@@ -59,7 +59,7 @@ def test_a_cnn_is_computed_in_integers_from_end_to_end(tmp_path: Path) -> None:
 
 def test_every_product_agrees_with_its_simulation_and_the_runtime_with_both() -> None:
     found = checked(cnn(), images(3))
-    assert found.record.products == len(found.errors) == 10  # 4 convolutions, 1 Gemm, and what lies between them
+    assert found.record.products == len(found.products) == 10  # 4 convolutions, 1 Gemm, and what lies between them
     assert found.record.worst <= 1
 
 

@@ -55,29 +55,20 @@ def find_task(model: ir.Model, outputs: Iterable[Mapping[str, Array]]) -> Task:
                 kept = array.reshape(-1, array.shape[-1])
                 most = max(1, _MOST // array.shape[-1])
                 rows.setdefault(name, []).append(kept[:: -(-len(kept) // most)].astype(np.float32))
-    outputs_of = {value.name or "": value for value in model.graph.outputs}
-    floats = {name: value for name, value in outputs_of.items() if _is_float(value, facts)}
-    if not floats:
-        names = list(outputs_of)
+    values = {value.name or "": value for value in model.graph.outputs}
+    if all((dtype := facts.dtype(value)) is not None and not dtype.is_floating_point() for value in values.values()):
+        names = list(values)
         return Task((_TOP1,), f"{_list(names)} are integers, which are equal or not", frozenset(names))
-    return _task({name: _role(value, facts, rows.get(name, ())) for name, value in outputs_of.items()})
-
-
-def _task(roles: Mapping[str, Role]) -> Task:
-    named = {role: [name for name, each in roles.items() if each == role] for role in ("classes", "embeddings")}
-    classes = frozenset(named["classes"])
+    roles = {name: _role(value, facts, rows.get(name, ())) for name, value in values.items()}
+    classes, embeddings = ([name for name in roles if roles[name] == role] for role in ("classes", "embeddings"))
+    scores = f"rows of {_list(classes)} are scores of classes"
     if len(classes) == len(roles):
-        return Task((_TOP1, _CLASSES_LOSS), f"rows of {_list(named['classes'])} are scores of classes", classes)
-    if len(named["embeddings"]) == len(roles):
-        return Task((_COSINE,), f"rows of {_list(named['embeddings'])} are embeddings", classes)
+        return Task((_TOP1, _CLASSES_LOSS), scores, frozenset(classes))
+    if len(embeddings) == len(roles):
+        return Task((_COSINE,), f"rows of {_list(embeddings)} are embeddings", frozenset())
     if classes:
-        return Task((_LOSS, _TOP1), f"rows of {_list(named['classes'])} are scores of classes, others are not", classes)
-    return Task((_LOSS,), "the outputs are neither scores of classes nor embeddings", classes)
-
-
-def _is_float(value: ir.Value, facts: Facts) -> bool:
-    dtype = facts.dtype(value)
-    return dtype is None or dtype.is_floating_point()
+        return Task((_LOSS, _TOP1), f"{scores}, others are not", frozenset(classes))
+    return Task((_LOSS,), "the outputs are neither scores of classes nor embeddings", frozenset())
 
 
 def _list(names: list[str]) -> str:
@@ -86,16 +77,18 @@ def _list(names: list[str]) -> str:
 
 def _role(value: ir.Value, facts: Facts, rows: Sequence[Array]) -> Role:
     source = _computed(value, facts)
-    node = source.producer()
+    node, rank = source.producer(), facts.rank(source)
     if node is not None and node.op_type in _INDICES:
         return "classes"
     if node is not None and node.op_type in SOFTMAXES:
-        rank = facts.rank(source)
         axis = node.attributes.get_int("axis", -1 if facts.opset(node) >= 13 else 1)
         return "classes" if axis == -1 or (rank is not None and axis == rank - 1) else "numbers"
     if node is not None and (node.op_type == "LpNormalization" or _is_divided_by_norm(node)):
         return "embeddings"
-    if _are_probabilities(rows) or (_is_last_product(node, facts) and _stand_out(rows)):
+    # Rows with sum 1 and no negative number are those of a Softmax that an exporter has decomposed.
+    if rows and all((each >= 0).all() and np.allclose(each.sum(-1, dtype=np.float64), 1, atol=1e-3) for each in rows):
+        return "classes"
+    if _is_last_product(node, facts) and _stand_out(rows):
         return "classes"
     shape = facts.shape(value)
     width = None if shape is None or len(shape) != 2 else shape[-1]
@@ -123,12 +116,8 @@ def _is_divided_by_norm(node: ir.Node) -> bool:
     value = operand(node, 1)
     for _ in range(_LONGEST_CHAIN):
         producer = None if value is None else value.producer()
-        if producer is None:
-            return False
-        if producer.op_type in _NORMS:
-            return True
-        if producer.op_type not in _BEFORE_NORMS:
-            return False
+        if producer is None or producer.op_type not in _BEFORE_NORMS:
+            return producer is not None and producer.op_type in _NORMS
         value = operand(producer, 0)
     return False
 
@@ -145,13 +134,6 @@ def _is_last_product(node: ir.Node | None, facts: Facts) -> bool:
     if producer is not None and producer.op_type == "Transpose":
         weight = operand(producer, 0)
     return facts.tensor(weight) is not None
-
-
-def _are_probabilities(samples: Sequence[Array]) -> bool:
-    """Return whether rows have sum 1 and no negative number, as those of a Softmax that an exporter has decomposed."""
-    return bool(samples) and all(
-        (rows >= 0).all() and np.allclose(rows.sum(-1, dtype=np.float64), 1, atol=1e-3) for rows in samples
-    )
 
 
 def _stand_out(samples: Sequence[Array]) -> bool:
@@ -251,7 +233,13 @@ class Budget(Struct, frozen=True):
 
     def excess(self, measures: Mapping[str, Number]) -> float:
         """Return how far the numbers are from the budget: the largest ratio of a value to its limit."""
-        ratios = [_excess(measures[each.name], each) for each in self.limits if each.name in measures]
+        ratios: list[float] = []
+        for each in self.limits:
+            if (measure := measures.get(each.name)) is not None:
+                value, bound = measure.value, each.limit.number / (100 if each.limit.percent else 1)
+                if not each.sign.startswith("<"):  # cosine and top1 are close to 1
+                    value, bound = 1 - value, 1 - bound
+                ratios.append(value / bound if bound > 0 else (0.0 if value <= bound else float("inf")))
         return max(ratios, default=0.0)
 
 
@@ -278,9 +266,10 @@ def _limit(text: str) -> Gate:
 
 def _described(limit: Gate, measure: Number, worst: float) -> str:
     """Return the number that breaks a limit, with enough digits to see that it does."""
+    described = f"{limit.name} is {_digits(limit, measure.value)}"
     if not measure.known or not limit.tripped(Number(measure.value, 1.0)):
-        return f"{limit.name} is {_digits(limit, measure.value)}"
-    return f"{limit.name} is {_digits(limit, measure.value)}, and its interval reaches {_digits(limit, worst)}"
+        return described
+    return f"{described}, and its interval reaches {_digits(limit, worst)}"
 
 
 def _digits(limit: Gate, value: float) -> str:
@@ -303,10 +292,3 @@ def _rounded_outwards(measure: Number, limit: Gate) -> str:
 def _worst_end(measure: Number, sign: str) -> float:
     end = measure.highest if sign.startswith("<") else measure.lowest
     return measure.value + _UNSEEN * (end - measure.value)
-
-
-def _excess(measure: Number, limit: Gate) -> float:
-    bound = limit.limit.number / (100 if limit.limit.percent else 1)
-    value = measure.value if limit.sign.startswith("<") else 1 - measure.value
-    bound = bound if limit.sign.startswith("<") else 1 - bound
-    return value / bound if bound > 0 else (0.0 if value <= bound else float("inf"))

@@ -70,16 +70,13 @@ class Histogram:
     def _centers(self) -> Array:
         return self.lowest + (np.arange(_BINS) + 0.5) * (self.highest - self.lowest) / _BINS
 
-    def extremes(self) -> tuple[float, float]:
-        """Return the least and the largest number."""
-        return self.lowest, self.highest
-
     def percentile(self) -> tuple[float, float]:
         """Return the interval that has all numbers but one of ten thousand, half of these at each end."""
         shares = np.cumsum(self.counts) / max(1, int(self.counts.sum()))
         edges = self.lowest + np.arange(_BINS + 1) * (self.highest - self.lowest) / _BINS
         first, last = np.searchsorted(shares, (_OUTSIDE / 2, 1 - _OUTSIDE / 2))
-        return self._with_zero(float(edges[first]), float(edges[min(last + 1, _BINS)]))
+        low, high = min(float(edges[first]), 0.0), max(float(edges[min(last + 1, _BINS)]), 0.0)
+        return (low, high) if high > low else (self.lowest, self.highest)
 
     def entropy(self) -> tuple[float, float]:
         """Return the interval whose 255 steps keep most of the distribution of the numbers that are not zero.
@@ -111,10 +108,6 @@ class Histogram:
         both = p > 0
         return float((p[both] * np.log(p[both] / np.maximum(q[both], _SMALLEST_SHARE))).sum())
 
-    def _with_zero(self, low: float, high: float) -> tuple[float, float]:
-        low, high = min(low, 0.0), max(high, 0.0)
-        return (low, high) if high > low else self.extremes()
-
     def least_squares(self, clipped: float = _CLIPPED) -> tuple[float, float]:
         """Return the interval whose 255 steps represent the numbers with the least squared error.
 
@@ -133,14 +126,10 @@ class Histogram:
         return float(lows[low]), float(highs[high])
 
 
-def _plain_squares(histogram: Histogram) -> tuple[float, float]:
-    return histogram.least_squares(1.0)
-
-
 METHODS: Mapping[Method, Callable[[Histogram], tuple[float, float]]] = {
     DEFAULT: Histogram.least_squares,
-    "squares": _plain_squares,
-    "extremes": Histogram.extremes,
+    "squares": lambda histogram: histogram.least_squares(1.0),
+    "extremes": lambda histogram: (histogram.lowest, histogram.highest),
     "percentile": Histogram.percentile,
     "entropy": Histogram.entropy,
 }
@@ -198,41 +187,22 @@ class Calibration(Struct, frozen=True):
 
     def chosen(self, losses: dict[Method, float]) -> Calibration:
         """Return the same with the method that loses least; the default, if it loses hardly more."""
-        best: Method = DEFAULT
-        for method, loss in losses.items():
-            if best not in losses or loss < losses[best]:
-                best = method
+        best = min(losses, key=lambda method: losses[method]) if losses else DEFAULT
         is_better = DEFAULT not in losses or losses[best] < _MUCH_LESS * losses[DEFAULT]
         return replace(self, method=best if is_better else DEFAULT, losses=losses)
 
     @property
     def note(self) -> str:
         """What was measured, in one line."""
-        samples = f"{self.samples} sample" + ("s" if self.samples != 1 else "")
+        samples, compared = f"{self.samples} sample" + ("s" if self.samples != 1 else ""), ""
+        if self.method in self.losses:
+            others = ", ".join(f"{name} {loss:.2g}" for name, loss in self.losses.items() if name != self.method)
+            least = f"relative L2 {self.losses[self.method]:.2g} in all modules ({others})"
+            compared = f"; clipped by {self.method}: {least}"
         return (
             f"ranges of {len(self.ranges)} values from {samples} in {self.runs} runs; "
-            f"at most {self.peak_bytes / 1e6:.3g} MB of activations were held at once{self._compared}"
+            f"at most {self.peak_bytes / 1e6:.3g} MB of activations were held at once{compared}"
         )
-
-    @property
-    def _compared(self) -> str:
-        if self.method not in self.losses:
-            return ""
-        others = ", ".join(f"{name} {loss:.2g}" for name, loss in self.losses.items() if name != self.method)
-        return f"; clipped by {self.method}: relative L2 {self.losses[self.method]:.2g} in all modules ({others})"
-
-
-class _Extremes(Struct):
-    """What the first run over the samples found about one value."""
-
-    lowest: float = 0.0
-    highest: float = 0.0
-    elements: int = 0  # of the largest sample
-
-    @property
-    def is_usable(self) -> bool:
-        """Whether the value has finite numbers that are not all zero, in steps that do not underflow."""
-        return _NARROWEST < self.highest - self.lowest < math.inf
 
 
 def calibrate(source: Model, samples: Sequence[Feeds], threads: int | None = None) -> Calibration:
@@ -244,14 +214,21 @@ def calibrate(source: Model, samples: Sequence[Feeds], threads: int | None = Non
     if not samples:
         raise UsageError("there are no samples to calibrate on", hint="pass some as `data`")
     model = Subject(source).model
-    extremes = _extremes(model, _candidates(model), samples, threads)
-    groups = in_groups({name: 4 * one.elements for name, one in extremes.items() if one.is_usable}, _GROUP_BYTES)
+    empty, sizes = _extremes(model, _candidates(model), samples, threads)
     found: dict[str, Histogram] = {}
-    held = 0
+    groups, held = in_groups(sizes, _GROUP_BYTES), 0
     for group in groups:
-        histograms = {name: Histogram(extremes[name].lowest, extremes[name].highest) for name in group}
-        held = max(held, _fill(model, histograms, samples, threads))
-        found |= histograms
+        observed = Observed(model.clone())
+        observed.show(group)
+        shown = [value.name for value in observed.model.graph.outputs]
+        with Subject(observed.model).session(threads=threads, optimize=True) as engine:
+            for feeds in samples:
+                results = dict(zip(shown, engine.run(feeds), strict=True))
+                outputs = [np.asarray(results[name]) for name in group]
+                held = max(held, sum(output.nbytes for output in outputs))
+                for name, output in zip(group, outputs, strict=True):
+                    empty[name].add(output)
+        found |= {name: empty[name] for name in group}
     return Calibration(found, len(samples), len(samples) * (1 + len(groups)), held)
 
 
@@ -294,36 +271,24 @@ def _observations(observed: Observed, samples: Iterable[Feeds], threads: int | N
 
 def _extremes(
     model: ir.Model, names: Sequence[str], samples: Iterable[Feeds], threads: int | None
-) -> dict[str, _Extremes]:
-    """Return the extremes and the size of every value, which the runtime computes beside it."""
+) -> tuple[dict[str, Histogram], dict[str, int]]:
+    """Return empty histograms between the extremes of values, and their most bytes; the runtime computes both.
+
+    Values that are not finite, or all zero, or whose steps would underflow, are left out.
+    """
     observed = Observed(model.clone())
     for name in names:
         for kind in ("ReduceMin", "ReduceMax"):
             observed.add(observed.compute(kind, observed.value(name), keepdims=0), ir.DataType.FLOAT)
         observed.add(observed.compute("Size", observed.value(name)), ir.DataType.INT64)
-    found = {name: _Extremes() for name in names}
+    found, sizes = {name: Histogram(0.0, 0.0) for name in names}, dict.fromkeys(names, 0)
     for measured in _observations(observed, samples, threads):
-        for one, low, high, size in zip(found.values(), measured[::3], measured[1::3], measured[2::3], strict=True):
-            one.elements = max(one.elements, int(size))
+        for name, low, high, size in zip(names, measured[::3], measured[1::3], measured[2::3], strict=True):
+            one, sizes[name] = found[name], max(sizes[name], 4 * int(size))
             if size > 0:
                 one.lowest, one.highest = min(one.lowest, float(low)), max(one.highest, float(high))
-    return found
-
-
-def _fill(model: ir.Model, histograms: dict[str, Histogram], samples: Iterable[Feeds], threads: int | None) -> int:
-    """Count the numbers of some values over all samples; return the most bytes that were held at once."""
-    observed = Observed(model.clone())
-    observed.show(histograms)
-    shown = [value.name for value in observed.model.graph.outputs]
-    held = 0
-    with Subject(observed.model).session(threads=threads, optimize=True) as engine:
-        for feeds in samples:
-            results = dict(zip(shown, engine.run(feeds), strict=True))
-            outputs = [np.asarray(results[name]) for name in histograms]
-            held = max(held, sum(output.nbytes for output in outputs))
-            for histogram, output in zip(histograms.values(), outputs, strict=True):
-                histogram.add(output)
-    return held
+    usable = {name: one for name, one in found.items() if _NARROWEST < one.highest - one.lowest < math.inf}
+    return usable, {name: sizes[name] for name in usable}
 
 
 class MeasuredRange(Struct, frozen=True):
@@ -346,24 +311,28 @@ class MeasuredRange(Struct, frozen=True):
 Ranges = dict[str, MeasuredRange]  # by the name of the value
 
 
-def float_values(graph: Facts) -> list[ir.Value]:
-    """Return the float32 values of the main graph that are computed or passed in."""
-    main = graph.model.graph
-    values = [value for value in main.inputs if not value.is_initializer()]
-    values += [value for node in main if not is_constant(node) for value in node.outputs]
-    return [value for value in values if value.name and graph.dtype(value) is ir.DataType.FLOAT]
-
-
 def measure_ranges(graph: Facts, trials: Iterable[Feeds], threads: int | None) -> Ranges:
-    """Run a model that is changed for this purpose: it gets the ranges as additional outputs.
+    """Return the least and the largest finite element, and 0, of every float32 value of the main graph.
+
+    The model is changed for this purpose: it gets them as additional outputs.
 
     Raises:
         RuntimeFailure: The model rejects the inputs of every trial.
     """
-    values = float_values(graph)
-    names, observed = [value.name or "" for value in values], Observed(graph.model)
+    main, observed = graph.model.graph, Observed(graph.model)
+    values = [value for value in main.inputs if not value.is_initializer()]
+    values += [value for node in main if not is_constant(node) for value in node.outputs]
+    values = [value for value in values if value.name and graph.dtype(value) is ir.DataType.FLOAT]
+    names = [value.name or "" for value in values]
     modules = ["" if (node := value.producer()) is None else owner(node) for value in values]
-    _add_ranges(observed, values)
+    zero, infinity = observed.constant(np.zeros(1, np.float32)), observed.constant(np.float32(np.inf))
+    flat = observed.constant(np.array([-1]))
+    for value in values:
+        line = observed.compute("Concat", observed.compute("Reshape", value, flat), zero, axis=0)  # never empty
+        is_finite = observed.compute("Less", observed.compute("Abs", line), infinity)
+        finite = observed.compute("Where", is_finite, line, zero)
+        for kind in ("ReduceMin", "ReduceMax"):
+            observed.add(observed.compute(kind, finite, keepdims=0), ir.DataType.FLOAT)
     ranges: Ranges = {}
     failure: RuntimeFailure | None = None
     with Subject(graph.model).session(threads=threads) as engine:
@@ -373,8 +342,7 @@ def measure_ranges(graph: Facts, trials: Iterable[Feeds], threads: int | None) -
             except RuntimeFailure as error:
                 failure = error
                 continue
-            rows = zip(names, modules, measured[::2], measured[1::2], strict=True)
-            for name, module, low, high in rows:
+            for name, module, low, high in zip(names, modules, measured[::2], measured[1::2], strict=True):
                 found = MeasuredRange(low, high, module)
                 ranges[name] = ranges[name].joined(found) if name in ranges else found
     if failure is not None and not ranges:
@@ -390,18 +358,6 @@ def by_module(ranges: Iterable[MeasuredRange]) -> dict[str, MeasuredRange]:
     return modules
 
 
-def _add_ranges(observed: Observed, values: Sequence[ir.Value]) -> None:
-    """Add the least and the largest finite element of each value, and 0, to the outputs of the graph."""
-    zero, infinity = observed.constant(np.zeros(1, np.float32)), observed.constant(np.float32(np.inf))
-    flat = observed.constant(np.array([-1]))
-    for value in values:
-        line = observed.compute("Concat", observed.compute("Reshape", value, flat), zero, axis=0)  # never empty
-        is_finite = observed.compute("Less", observed.compute("Abs", line), infinity)
-        finite = observed.compute("Where", is_finite, line, zero)
-        for kind in ("ReduceMin", "ReduceMax"):
-            observed.add(observed.compute(kind, finite, keepdims=0), ir.DataType.FLOAT)
-
-
 _MOMENTS_BYTES = 1 << 26  # of the sums of one run; a larger one is a group of its own
 
 
@@ -414,26 +370,25 @@ def measure_moments(source: Subject, samples: Sequence[Feeds], threads: int | No
     folder = temporary_folder()  # deleted with the last of the moments
     sizes = _activations_of_products(source.model)
     for group in in_groups({name: 4 * size**2 for name, size in sizes.items()}, _MOMENTS_BYTES):
-        for name, moments in _measured_moments(source, {name: sizes[name] for name in group}, samples, threads):
-            measured = Moments(moments, folder)
-            if measured.is_definite():
-                found[name] = measured
+        observed, totals, counts = Observed(source.model.clone()), dict[str, Array](), dict.fromkeys(group, 0)
+        for name in group:
+            size, totals[name] = sizes[name], np.zeros((sizes[name], sizes[name]), np.float32)
+            rows = observed.compute("Reshape", observed.value(name), observed.constant(np.array([-1, size])))
+            square = observed.compute("MatMul", observed.compute("Transpose", rows, perm=[1, 0]), rows)
+            observed.add(square, ir.DataType.FLOAT, [size, size])
+            observed.add(observed.compute("Shape", rows), ir.DataType.INT64, [2])
+        observed.remove_unused()
+        for results in _observations(observed, samples, threads):
+            for name, square, shape in zip(group, results[::2], results[1::2], strict=True):
+                if np.isfinite(square).all():
+                    totals[name] += square
+                    counts[name] += int(shape[0])
+        for name, total in totals.items():
+            if counts[name] and total.any():
+                measured = Moments(total / np.float32(counts[name]), folder)
+                if measured.is_definite():
+                    found[name] = measured
     return found
-
-
-def _measured_moments(
-    source: Subject, group: Mapping[str, int], samples: Iterable[Feeds], threads: int | None
-) -> Iterator[tuple[str, Array]]:
-    totals = {name: np.zeros((size, size), np.float32) for name, size in group.items()}
-    counts = dict.fromkeys(group, 0)
-    for results in _observations(_observed_moments(source.model, group), samples, threads):
-        for name, square, shape in zip(group, results[::2], results[1::2], strict=True):
-            if np.isfinite(square).all():
-                totals[name] += square
-                counts[name] += int(shape[0])
-    for name, total in totals.items():
-        if counts[name] and total.any():
-            yield name, total / np.float32(counts[name])
 
 
 def _activations_of_products(model: ir.Model) -> dict[str, int]:
@@ -450,15 +405,3 @@ def _activations_of_products(model: ir.Model) -> dict[str, int]:
         and is_large(product.matrix.tensor)
         if facts.dtype(product.activation) is ir.DataType.FLOAT
     }
-
-
-def _observed_moments(source: ir.Model, group: Mapping[str, int]) -> Observed:
-    """Return the source with xᵀx and the number of rows of each activation as additional outputs."""
-    observed = Observed(source.clone())
-    for name, size in group.items():
-        rows = observed.compute("Reshape", observed.value(name), observed.constant(np.array([-1, size])))
-        square = observed.compute("MatMul", observed.compute("Transpose", rows, perm=[1, 0]), rows)
-        observed.add(square, ir.DataType.FLOAT, [size, size])
-        observed.add(observed.compute("Shape", rows), ir.DataType.INT64, [2])
-    observed.remove_unused()
-    return observed

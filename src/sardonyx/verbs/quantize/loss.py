@@ -61,11 +61,10 @@ Outputs = Mapping[str, Array]
 
 def arrays(names: Sequence[str], values: Sequence[Value]) -> dict[str, Array]:
     """Return the outputs that are arrays, by name; narrow floats as float32."""
-    named = {name: value for name, value in zip(names, values, strict=True) if isinstance(value, np.ndarray)}
     return {
         name: value if value.dtype.kind in "fiub" else value.astype(np.float32)
-        for name, value in named.items()
-        if value.dtype.kind not in "OSU"
+        for name, value in zip(names, values, strict=True)
+        if isinstance(value, np.ndarray) and value.dtype.kind not in "OSU"
     }
 
 
@@ -143,25 +142,17 @@ class Measured(Struct, frozen=True, eq=False):
         """
         if not self.names:
             return None
-        counts, sums = resampled(len(self.sums), seed), self.sums
+        counts, sums, metric = resampled(len(self.sums), seed), self.sums, None
         if ranked is not None:
             sums = sums.copy()
             sums[:, [name not in ranked for name in self.names], 4:] = 0
         drawn = np.tensordot(counts, sums, axes=1)  # resamples × outputs × sums
-        whole = sums.sum(0)[None]
-        top1 = None
-        if whole[0, :, 5].any():
-            top1 = _interval(_lowest_agreement(whole), _lowest_agreement(drawn))
-        metric = None
+        every = np.concatenate([sums.sum(0)[None], drawn])  # the first are all samples
         if self.source_metric:
             drops = np.asarray(self.source_metric) - np.asarray(self.result_metric)
-            metric = _interval(np.array([drops.mean()]), counts @ drops / len(drops))
-        return Scores(
-            _interval(_relative(whole).max(1), _relative(drawn).max(1)),
-            _interval(_cosine(whole).min(1), _cosine(drawn).min(1)),
-            top1,
-            metric,
-        )
+            metric = _interval(np.append(drops.mean(), counts @ drops / len(drops)))
+        top1 = _interval(_lowest_agreement(every)) if every[0, :, 5].any() else None
+        return Scores(_interval(_relative(every).max(1)), _interval(_cosine(every).min(1)), top1, metric)
 
     def expected_agreement(self, ranked: frozenset[str] | None = None) -> float | None:
         """Return the top-1 agreement to expect on other samples; None if no output has rows.
@@ -179,23 +170,14 @@ class Measured(Struct, frozen=True, eq=False):
 
     def loss(self, measured_on: str, metric: str | None, seed: int = 0, ranked: frozenset[str] | None = None) -> Loss:
         """Return the record."""
-        whole, each = self.sums.sum(0)[None], _relative(self.sums)
-        relative, cosine = _relative(whole)[0], _cosine(whole)[0]
-        outputs = tuple(
-            OutputLoss(
-                name,
-                float(relative[at]),
-                float(each[:, at].max()),
-                float(cosine[at]),
-                float(whole[0, at, 4] / whole[0, at, 5]) if whole[0, at, 5] else None,
-                int(whole[0, at, 5]),
-            )
-            for at, name in enumerate(self.names)
-        )
-        means = None
+        whole, worst, outputs, means = self.sums.sum(0), _relative(self.sums).max(0), list[OutputLoss](), None
+        for at, (name, sums) in enumerate(zip(self.names, whole, strict=True)):
+            top1 = float(sums[4] / sums[5]) if sums[5] else None
+            relative, cosine = float(_relative(sums)), float(_cosine(sums))
+            outputs.append(OutputLoss(name, relative, float(worst[at]), cosine, top1, int(sums[5])))
         if metric is not None and self.source_metric:
             means = MetricMeans(metric, float(np.mean(self.source_metric)), float(np.mean(self.result_metric)))
-        return Loss(measured_on, len(self.sums), self.runtime, outputs, self.scores(seed, ranked), means)
+        return Loss(measured_on, len(self.sums), self.runtime, tuple(outputs), self.scores(seed, ranked), means)
 
 
 def resampled(count: int, seed: int) -> Array:
@@ -204,9 +186,10 @@ def resampled(count: int, seed: int) -> Array:
     return rng.multinomial(count, np.full(count, 1 / count), RESAMPLES).astype(np.float64)
 
 
-def _interval(value: Array, drawn: Array) -> Interval:
-    low, high = np.quantile(drawn, ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
-    center = float(value[0])
+def _interval(numbers: Array) -> Interval:
+    """Return the first number with the interval of the others, which are those of resamples."""
+    low, high = np.quantile(numbers[1:], ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
+    center = float(numbers[0])
     return Interval(center, min(float(low), center), max(float(high), center))
 
 
@@ -271,13 +254,9 @@ def _sums(source: Array, result: Array) -> list[float]:
     """Return the squares of error, source and result, their product, agreeing rows, all rows, and expected changes."""
     a, b = source.astype(np.float64), result.astype(np.float64)
     both = np.isfinite(a) & np.isfinite(b)  # masks of -inf are the same on both sides
-    error = float(np.square(np.subtract(a, b, where=both, out=np.zeros_like(a))).sum())
-    squares = [
-        error,
-        float(np.square(a[both]).sum()),
-        float(np.square(b[both]).sum()),
-        float((a[both] * b[both]).sum()),
-    ]
+    error = np.subtract(a, b, where=both, out=np.zeros_like(a))
+    products = (np.square(error), np.square(a[both]), np.square(b[both]), a[both] * b[both])
+    squares = [float(each.sum()) for each in products]
     if a.ndim < 1 or a.shape[-1] < 2:
         return [*squares, 0.0, 0.0, 0.0]
     same = a.argmax(-1) == b.argmax(-1)

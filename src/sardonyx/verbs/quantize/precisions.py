@@ -41,7 +41,7 @@ from sardonyx.verbs.quantize.weights import DerivedTensor
 from sardonyx.verification.subject import Subject
 
 _MERGED = 16  # products of one activation that are considered
-_COMPARED = 16  # samples on which methods for static ranges are compared
+COMPARED = 16  # samples on which methods for static ranges are compared
 
 
 class MergeProducts(NodePass):
@@ -97,7 +97,6 @@ class MergeProducts(NodePass):
 Precision = Literal["int8", "int8-static", "int8-weights", "int4", "fp16", "bf16"]
 Target = Literal["portable", "ort"]
 Scheme = Literal["asymmetric", "symmetric"]  # of activations with static ranges
-AUTO = "auto"
 
 
 class Assignment(Struct, frozen=True):
@@ -175,11 +174,6 @@ class Recipes(Struct, frozen=True):
         return (*static, *early, *late)
 
 
-def candidates(*, has_data: bool, has_half: bool) -> tuple[Precision, ...]:
-    """Return the precisions that "auto" tries: those with ranges from data, and fp16 if the opset has it."""
-    return ("int8", *(("int8-static",) if has_data else ()), "int8-weights", "int4", *(("fp16",) if has_half else ()))
-
-
 class NothingQuantized(UsageError):
     """No product of the selected modules can be quantized."""
 
@@ -210,7 +204,7 @@ class Job:
             self.recipes = replace(recipes, calibration=replace(calibration, method=method))
             try:
                 candidate, _ = self.quantized((Assignment("int8-static", selection),))
-                scores = measure(Subject(candidate.model), answers, threads, _COMPARED).scores(seed)
+                scores = measure(Subject(candidate.model), answers, threads, COMPARED).scores(seed)
             except NothingQuantized:
                 break
             except VerificationFailed:

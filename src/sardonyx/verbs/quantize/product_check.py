@@ -16,7 +16,7 @@ import onnx_ir as ir
 from msgspec import Struct
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from sardonyx.records.quantization import SimulationCheck
+from sardonyx.records.quantization import QuantizedProduct, SimulationCheck
 from sardonyx.runtime import Feeds
 from sardonyx.runtime.observe import Observed
 from sardonyx.verbs.quantize.calibration import in_groups
@@ -42,10 +42,9 @@ def allowed_error(product: Simulated) -> float:
 
 
 class ProductErrors(Struct, frozen=True):
-    """The relative difference of each product in its worst trial, None if it was never finite, and what is allowed."""
+    """The difference of each product from its simulation in its worst trial."""
 
-    errors: list[float | None]
-    allowed: list[float]
+    products: tuple[QuantizedProduct, ...]
     record: SimulationCheck
     notes: tuple[str, ...]
     failed: dict[str, str]  # products that differ by more than is allowed, by node, and how they do
@@ -110,8 +109,11 @@ def check_products(
         time.perf_counter() - began,
     )
     failed = {product.node: each.failure for product, each in zip(products, found, strict=True) if each.failure}
-    errors, allowed = [each.error for each in found], [each.allowed for each in found]
-    return ProductErrors(errors, allowed, record, _notes(found, products), failed)
+    compared = tuple(
+        QuantizedProduct(each.node, each.module, each.recipe, each.rows, each.columns, one.error, one.allowed)
+        for each, one in zip(products, found, strict=True)
+    )
+    return ProductErrors(compared, record, _notes(found, products), failed)
 
 
 def _part(model: ir.Model, group: Sequence[int]) -> ir.Model:

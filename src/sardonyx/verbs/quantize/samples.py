@@ -172,15 +172,12 @@ def check_fit(label: str, sample: Sample, inputs: Sequence[ir.Value], *, extra: 
         expected = value.dtype.numpy()
         if array.dtype != expected and value.dtype is not ir.DataType.STRING:
             raise UsageError(f"'{name}' is {array.dtype} in the data ({label}) and {expected} in the model")
-        if value.shape is not None and not _fits(array.shape, value.shape):
-            declared = ", ".join(str(dim) for dim in value.shape)
-            raise UsageError(f"'{name}' is {list(array.shape)} in the data ({label}) and [{declared}] in the model")
-
-
-def _fits(shape: Sequence[int], declared: ir.Shape) -> bool:
-    return len(shape) == len(declared) and all(
-        not isinstance(dim, int) or dim < 0 or dim == size for size, dim in zip(shape, declared, strict=True)
-    )
+        declared = array.shape if value.shape is None else value.shape
+        if len(declared) != array.ndim or any(
+            isinstance(dim, int) and 0 <= dim != size for dim, size in zip(declared, array.shape, strict=True)
+        ):
+            expected = ", ".join(str(dim) for dim in declared)
+            raise UsageError(f"'{name}' is {list(array.shape)} in the data ({label}) and [{expected}] in the model")
 
 
 class Parts(Struct, frozen=True):
@@ -198,17 +195,15 @@ class Parts(Struct, frozen=True):
 
     def record(self, kind: str) -> DataParts:
         """Return the numbers of the record."""
-        sizes = (len(self.calibrate), len(self.choose), len(self.judge))
-        return DataParts(kind, *sizes, shared=self.shared, weak=self._weakness(kind))
-
-    def _weakness(self, kind: str) -> str | None:
+        count, weak = len(self.judge), None
+        samples = f"{count} sample" if count == 1 else f"{count} samples"
         if kind != "data":
-            return "measured on generated inputs, which say little about a trained model"
-        count = len(self.judge)
-        plural = "sample" if count == 1 else "samples"
-        if self.shared:
-            return f"judged on the {count} {plural} that the choice was made with: give at least {FEWEST}"
-        return f"judged on {count} {plural}; the interval needs about {WEAK}" if count < WEAK else None
+            weak = "measured on generated inputs, which say little about a trained model"
+        elif self.shared:
+            weak = f"judged on the {samples} that the choice was made with: give at least {FEWEST}"
+        elif count < WEAK:
+            weak = f"judged on {samples}; the interval needs about {WEAK}"
+        return DataParts(kind, len(self.calibrate), len(self.choose), count, shared=self.shared, weak=weak)
 
 
 def divide(count: int, seed: int, *, calibrate: bool, choose: bool) -> Parts:

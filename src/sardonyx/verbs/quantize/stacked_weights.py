@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import onnx_ir as ir
@@ -195,13 +195,6 @@ class QuantizeLstm(QuantizeStacks):
 
         stored = lazy(ir.DataType.INT8, (directions, inputs, gates), integers)
         return op.constant(stored, "quantized"), op.constant(scales, "scales")
-
-
-def portable_notes(model: ir.Model, target: str, precisions: Sequence[str]) -> tuple[str, ...]:
-    """Return a note if an LSTM could be computed in integers for another target."""
-    if target == "ort" or "int8" not in precisions or not any(node.op_type == "LSTM" for node in model.graph):
-        return ()
-    return ("LSTM computes in float32, with weights in 8 bits; for the target `ort` it computes in 8-bit integers",)
 
 
 def _simulation(
