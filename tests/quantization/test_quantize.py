@@ -19,7 +19,7 @@ from quantization.small_model import build
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.origins import owner
 from sardonyx.records.quantization import Quantization
-from sardonyx.verbs.quantize import embeddings, product_check, weight_only, weights
+from sardonyx.verbs.quantize import product_check, weight_only, weights
 from sardonyx.verbs.quantize.dynamic_int8 import QuantizeDynamically
 from sardonyx.verbs.quantize.recipe import largest_of_rows
 from sardonyx.verbs.quantize.weights import Blocks
@@ -390,7 +390,7 @@ def test_fused_products_are_quantized_or_named() -> None:
 @pytest.mark.medium
 def test_a_cpu_that_saturates_gets_weights_of_seven_bits(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert bool(sardonyx.quantize(model, to="int8").notes) == weights.saturates()
-    for module in (weights, product_check, embeddings):
+    for module in (weights, product_check):
         monkeypatch.setattr(module, "saturates", lambda: True)
     made = sardonyx.quantize(model, to="int8")
     assert made.notes == ("this CPU adds 8-bit products with saturation: the weights of `int8` use 7 bits",)

@@ -37,7 +37,6 @@ from sardonyx.verbs.quantize.sensitivity import (
     Trials,
     find_groups,
     pareto,
-    shape_classes,
     sweep,
 )
 
@@ -46,6 +45,7 @@ _STATIC: Precision = "int8-static"
 _ALL = "all "  # before the precision of a uniform model
 _MOST_SINGLES = 96  # models with one quantized group
 _FEWEST_GROUPS = 4  # even if that takes more models
+_FEW = 4  # samples for one quantized group: its loss orders the search, and is not compared with the budget
 _MOST_POINTS = 8  # whole models of the front whose loss is measured
 _TIMED = 3  # whole models that may be the result and are timed at once
 _HOPELESS = 2.0  # of the source's time: a precision that is slower by so much for all modules is timed for none alone
@@ -106,7 +106,6 @@ class Chooser:
         self._source_bytes = trials.job.before.bytes
         self._precisions: tuple[Precision, ...] = request.precisions  # that are tried for every group
         self._groups: list[Group] = []
-        self._classes: list[int] = []
         self._failures: dict[_Key, str] = {}  # why a precision is no option of a group
         self._same: dict[_Key, Precision] = {}  # the precision with the same form
         self._singles: dict[_Key, Trial] = {}  # that were measured
@@ -161,7 +160,6 @@ class Chooser:
         if not products:
             job.quantized((Assignment(precisions[0], selection),))  # raises with the reason
         self._groups = find_groups(list(products.values()), max(_FEWEST_GROUPS, _MOST_SINGLES // len(precisions)))
-        self._classes = shape_classes(self._groups)
         self._compare_forms(found)
 
     def _compare_forms(self, found: Mapping[Precision, Sequence[Simulated]]) -> None:
@@ -244,11 +242,11 @@ class Chooser:
 
     def _time_classes(self) -> None:
         """Time the models in which all groups of one class of shapes are quantized, for each class and precision."""
-        shapes, models = sorted(set(self._classes)), dict[str, ir.Model]()
+        shapes, models = sorted({group.number for group in self._groups}), dict[str, ir.Model]()
         of_label: dict[str, tuple[int, Precision]] = {}
         uniform = {point.uniform: point.time for point in self._points}
         for shape, precision in itertools.product(shapes, self._precisions):
-            numbers = [number for number, each in enumerate(self._classes) if each == shape]
+            numbers = [number for number, group in enumerate(self._groups) if group.number == shape]
             if self._is_stored(precision) or all((number, precision) in self._failures for number in numbers):
                 continue
             if len(shapes) == 1 and (time := uniform.get(precision)) is not None:
@@ -258,7 +256,7 @@ class Chooser:
             of_label[label] = shape, precision
             plan = self._trials.plan({precision: [self._groups[number] for number in numbers]})
             try:
-                models[label] = self._trials.model(plan)
+                models[label] = self._trials.job.quantized(plan)[0].model
             except NothingQuantized:  # float16 saves no casts
                 self._failures |= {(number, precision): "no such form" for number in numbers}
         for label, comparison in self._trials.compared(models, BRIEF).items():
@@ -266,13 +264,15 @@ class Chooser:
 
     def _saved(self, group: int, precision: Precision) -> float | None:
         """Return the milliseconds that a group in this precision saves; None: not timed."""
-        shape, milliseconds = self._classes[group], self._trials.milliseconds
-        comparison = self._times.get((shape, precision))
+        one, comparison, milliseconds = self._groups[group], self._compared(group, precision), self._trials.milliseconds
         if comparison is None or milliseconds is None:
             return None
-        alike = zip(self._groups, self._classes, strict=True)
-        together = sum(each.elements for each, other in alike if other == shape)
-        return milliseconds * (1 - comparison.ratio) * self._groups[group].elements / max(1, together)
+        together = sum(each.elements for each in self._groups if each.number == one.number)
+        return milliseconds * (1 - comparison.ratio) * one.elements / max(1, together)
+
+    def _compared(self, group: int, precision: Precision) -> Comparison | None:
+        """Return the time of the model in which all groups of these shapes are in a precision."""
+        return self._times.get((self._groups[group].number, precision))
 
     def _excluded(self, group: int, precision: Precision) -> str | None:
         """Return why a precision is no option for a group."""
@@ -283,7 +283,7 @@ class Chooser:
         is_smaller = single is None or single.bytes < self._source_bytes
         if self._by_bytes:
             return None if is_smaller else "not smaller"
-        comparison = self._times.get((self._classes[group], precision))
+        comparison = self._compared(group, precision)
         if comparison is None or comparison.finding is Finding.FASTER:
             return None
         if comparison.finding is Finding.SLOWER:
@@ -315,7 +315,7 @@ class Chooser:
             fewer = before - single.bytes
         if self._by_bytes:
             return fewer
-        comparison = self._times.get((self._classes[group], precision))
+        comparison = self._compared(group, precision)
         is_faster = comparison is not None and comparison.finding is Finding.FASTER
         saved = (self._saved(group, precision) or 0.0) if is_faster else 0.0
         return saved + _BYTES_SHARE * fewer / max(1, before) * (self._trials.milliseconds or 1.0)
@@ -328,11 +328,13 @@ class Chooser:
         for at, (number, precision) in enumerate(wanted):
             told = f"measuring module {number + 1} of {len(self._groups)}"
             self._clock.tell(told, at / len(wanted))
-            single = self._trials.single(self._groups[number], precision)
-            if isinstance(single, str):
-                self._failures[number, precision] = single
-            else:
-                self._singles[number, precision] = single
+            plan = self._trials.plan({precision: (self._groups[number],)})
+            try:
+                self._singles[number, precision] = self._trials.measured(plan, _FEW)[0]
+            except VerificationFailed:
+                self._failures[number, precision] = "NaN or infinities"
+            except NothingQuantized:
+                self._failures[number, precision] = "no such form"
 
     def _measure_front(self) -> None:
         """Measure points of the front: a bisection for the last one within the budget."""
@@ -525,7 +527,7 @@ class Chooser:
                 single.scores,
                 single.bytes,
                 self._saved(number, precision),
-                self._times.get((self._classes[number], precision)),
+                self._compared(number, precision),
                 self._excluded(number, precision),
             )
             for precision in self._precisions
@@ -537,7 +539,7 @@ class Chooser:
             group.modules,
             group.products,
             4 * group.elements,
-            self._classes[number],
+            group.number,
             options,
             chosen,
             self._reason(number, chosen),

@@ -15,14 +15,12 @@ Exit: 0 done, 1 failed, 2 usage, 3 verification failed, 4 gate not met or budget
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 from msgspec.structs import replace
 
 from sardonyx.cli import files, options
-from sardonyx.cli import files as single
 from sardonyx.cli.console import complain
 from sardonyx.cli.options import MORE, OUTPUT, Option, choice, file, listed
 from sardonyx.cli.verb import Given, Verb, later
@@ -37,11 +35,16 @@ SCHEMES = Literal["asymmetric", "symmetric"]
 def _run(given: Given) -> int:
     models, output, out_dir = given.models, given.output, given.out_dir
     writes = not given.dry_run
-    planned = _decoder_folder(models, output) or single.plan(models, output, out_dir, ".quantized.onnx", writes=writes)
+    from sardonyx.ir.io.decoder_folder import DecoderFolder
+
+    if output is not None and len(models) == 1 and DecoderFolder.of(models[0]) is not None:  # not many models
+        planned = files.Planned(Path(models[0]), output)
+    else:
+        planned = files.plan(models, output, out_dir, ".quantized.onnx", writes=writes)
     if planned is None:
         one: dict[str, object] = {"--dry-run": given.dry_run or None}
         one |= {"--record": given.record, "--run": given.run_folder, "--svg": given.svg, "--baseline": given.baseline}
-        single.reject(one)
+        files.reject(one)
         given.check(many=True)
         from sardonyx.fleet.sources import find_sources
 
@@ -65,7 +68,10 @@ def _run(given: Given) -> int:
     if unmet is not None:
         complain(unmet)
         return unmet.exit_code
-    return max(code, _check_budget(result))
+    broken = () if result.choice is None else result.choice.broken
+    for line in broken:
+        complain(GateNotMet(f"budget not met on the samples to judge with: {line}"))
+    return max(code, GateNotMet.exit_code if broken else 0)
 
 
 def _check(given: Given, model: Path, destination: Path) -> None:
@@ -74,7 +80,7 @@ def _check(given: Given, model: Path, destination: Path) -> None:
     is_folder = model.is_dir()
     if not is_folder:
         options.check_readable(model)
-    single.make_folder(given.out_dir)
+    files.make_folder(given.out_dir)
     if destination.resolve() == model.resolve():
         raise UsageError("--output is the model itself", hint="choose another name")
     if not given.dry_run:
@@ -94,22 +100,6 @@ def _svg(result: Quantization) -> str:
 
     assert result.choice is not None, "the options ask for a choice"
     return front(result.choice).file()
-
-
-def _decoder_folder(models: Sequence[str], output: Path | None) -> single.Planned | None:
-    """Return the folder of a decoder and the folder to write, if there is one; a folder is otherwise many models."""
-    from sardonyx.ir.io.decoder_folder import DecoderFolder
-
-    folder = DecoderFolder.of(models[0]) if len(models) == 1 and output is not None else None
-    return None if folder is None or output is None else single.Planned(Path(models[0]), output)
-
-
-def _check_budget(result: Quantization) -> int:
-    """Print what the judged loss does not meet, and return the exit code."""
-    broken = () if result.choice is None else result.choice.broken
-    for line in broken:
-        complain(GateNotMet(f"budget not met on the samples to judge with: {line}"))
-    return GateNotMet.exit_code if broken else 0
 
 
 VERB = Verb(

@@ -26,9 +26,7 @@ from sardonyx.records.run import Artifact, PassRecord
 from sardonyx.verbs.optimize import run_tables
 from sardonyx.verbs.optimize.candidates import Candidate, RewriteJob
 from sardonyx.verbs.quantize.calibration import METHODS, Calibration, Method, Ranges
-from sardonyx.verbs.quantize.dynamic_int8 import QuantizeDynamically
-from sardonyx.verbs.quantize.embeddings import QuantizeEmbeddings, QuantizeSharedTables, QuantizeTiedHead
-from sardonyx.verbs.quantize.filters import QuantizeConvolutions, QuantizeFilters
+from sardonyx.verbs.quantize.dynamic_int8 import QuantizeConvolutions, QuantizeDynamically, QuantizeTiedHead
 from sardonyx.verbs.quantize.half import ConvertToHalf, StoreInBfloat16
 from sardonyx.verbs.quantize.half_placement import Flaws
 from sardonyx.verbs.quantize.loss import Answers, measure, size_of_loss
@@ -36,7 +34,14 @@ from sardonyx.verbs.quantize.recipe import Quantizer, Selection, Simulated, is_l
 from sardonyx.verbs.quantize.scales import Moments
 from sardonyx.verbs.quantize.stacked_weights import QuantizeLstm, QuantizeStacks
 from sardonyx.verbs.quantize.static_int8 import QuantizeStatically, RaiseForScales
-from sardonyx.verbs.quantize.weight_only import QuantizeStoredWeights, QuantizeToMatMulNBits, QuantizeWeights
+from sardonyx.verbs.quantize.weight_only import (
+    QuantizeEmbeddings,
+    QuantizeFilters,
+    QuantizeSharedTables,
+    QuantizeStoredWeights,
+    QuantizeToMatMulNBits,
+    QuantizeWeights,
+)
 from sardonyx.verbs.quantize.weights import DerivedTensor
 from sardonyx.verification.subject import Subject
 

@@ -20,8 +20,7 @@ from sardonyx.records.quantization import QuantizedProduct, SimulationCheck
 from sardonyx.runtime import Feeds
 from sardonyx.runtime.observe import Observed
 from sardonyx.verbs.quantize.calibration import in_groups
-from sardonyx.verbs.quantize.dynamic_int8 import QuantizeDynamically
-from sardonyx.verbs.quantize.filters import QuantizeConvolutions
+from sardonyx.verbs.quantize.dynamic_int8 import QuantizeConvolutions, QuantizeDynamically
 from sardonyx.verbs.quantize.recipe import Simulated
 from sardonyx.verbs.quantize.stacked_weights import QuantizeLstm
 from sardonyx.verbs.quantize.static_int8 import QuantizeStatically

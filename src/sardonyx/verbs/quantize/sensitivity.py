@@ -18,15 +18,16 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 from msgspec import Struct
+from msgspec.structs import replace
 
-from sardonyx.errors import UsageError, VerificationFailed
+from sardonyx.errors import UsageError
 from sardonyx.records.bench import Comparison
 from sardonyx.records.provenance import lineage, lowest_common, module_of
 from sardonyx.records.quantization import Scores
 from sardonyx.verbs.bench.bench import bench
 from sardonyx.verbs.optimize import run_tables
 from sardonyx.verbs.quantize.loss import Answers, measure
-from sardonyx.verbs.quantize.precisions import Assignment, Job, NothingQuantized, Plan, Precision
+from sardonyx.verbs.quantize.precisions import Assignment, Job, Plan, Precision
 from sardonyx.verbs.quantize.recipe import Selection, Simulated
 from sardonyx.verbs.quantize.samples import Sample
 from sardonyx.verification.subject import Subject
@@ -42,6 +43,7 @@ class Group(Struct, frozen=True):
     products: int
     elements: int  # of the weights
     shapes: tuple[tuple[int, int], ...]  # of the weights, sorted
+    number: int = 0  # of the shapes: groups with products of the same shapes have the same, as all small ones do
 
 
 def find_groups(products: Sequence[Simulated], most: int) -> list[Group]:
@@ -65,7 +67,11 @@ def find_groups(products: Sequence[Simulated], most: int) -> list[Group]:
         shapes = tuple(sorted((product.rows, product.columns) for product in held))
         elements = {_weight(product): product.elements for product in held}
         groups.append(Group(name, modules, len(held), sum(elements.values()), shapes))
-    return groups
+    together: dict[tuple[tuple[int, int], ...], int] = defaultdict(int)
+    for group in groups:
+        together[group.shapes] += group.elements
+    largest = sorted(together, key=lambda shapes: -together[shapes])
+    return [replace(group, number=min(largest.index(group.shapes), _MOST_SHAPES - 1)) for group in groups]
 
 
 def _runs(products: Sequence[Simulated], most: int) -> list[list[Simulated]]:
@@ -123,16 +129,6 @@ def coarsened(groups: Sequence[tuple[tuple[str, ...], int]], most: int) -> list[
     return [modules for modules, _ in left]
 
 
-def shape_classes(groups: Sequence[Group]) -> list[int]:
-    """Return a number for each group; groups with products of the same shapes have the same."""
-    sizes: dict[tuple[tuple[int, int], ...], int] = defaultdict(int)
-    for group in groups:
-        sizes[group.shapes] += group.elements
-    largest = sorted(sizes, key=lambda shapes: -sizes[shapes])
-    number = {shapes: min(at, _MOST_SHAPES - 1) for at, shapes in enumerate(largest)}
-    return [number[group.shapes] for group in groups]
-
-
 class Option(Struct, frozen=True):
     """A precision of a group."""
 
@@ -183,7 +179,6 @@ SECONDS = 3.0  # of the turns of one measurement; fewer if the result is clear
 PATIENT = 15.0  # the same if a model seems to be faster, and it is not clear
 BRIEF = 0.8  # the same for models that are not results
 _TOGETHER = 1 << 30  # bytes of constants of the source for each of the models that are timed at once
-_FEW = 4  # samples for a single group: its loss orders the search, and is not compared with the budget
 
 
 class Trial(Struct, frozen=True):
@@ -241,14 +236,6 @@ class Trials:
             owners["fp16"] += between
         return tuple(Assignment(each, self._selection.of_owners(inner)) for each, inner in owners.items())
 
-    def model(self, plan: Plan) -> ir.Model:
-        """Return the model of a plan.
-
-        Raises:
-            NothingQuantized: No product can be quantized.
-        """
-        return self.job.quantized(plan)[0].model
-
     def measured(self, plan: Plan, samples: int | None = None) -> tuple[Trial, ir.Model]:
         """Build the model of a plan and measure its loss, on so many samples or all; return both.
 
@@ -266,15 +253,6 @@ class Trials:
             )
         size = run_tables.snapshot(candidate.facts).counts.bytes
         return Trial(scores, size, measured.expected_agreement(self._ranked)), candidate.model
-
-    def single(self, group: Group, precision: Precision) -> Trial | str:
-        """Measure a group in a precision, with all other modules in float32, or return why there is no number."""
-        try:
-            return self.measured(self.plan({precision: (group,)}), _FEW)[0]
-        except VerificationFailed:
-            return "NaN or infinities"
-        except NothingQuantized:
-            return "no such form"
 
     def compared(self, models: Mapping[str, ir.Model], seconds: float = SECONDS) -> dict[str, Comparison]:
         """Time models beside the source, as many at once as fit into memory."""
