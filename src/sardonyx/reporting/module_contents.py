@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
-from collections.abc import Sequence, Set
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from sardonyx.errors import UsageError
 from sardonyx.records.inspection import HierarchyDag
+from sardonyx.records.provenance import lineage
 from sardonyx.records.run import Run, Wiring
 from sardonyx.reporting import formatting as fmt
 
@@ -36,164 +37,111 @@ class ModuleContents(Struct, frozen=True):
     edges: tuple[tuple[int, int], ...]
 
 
-class _ModuleGraph(Struct):
-    """The contents of a module while they are collected."""
+class _Owners:
+    """Which modules contain each node. A container of one module is shown as that module."""
 
-    parts: dict[_Key, Part] = field(default_factory=dict[_Key, Part])
-    edges: dict[tuple[_Key, _Key], None] = field(default_factory=dict[tuple[_Key, _Key], None])
-
-
-def module_contents(wiring: Wiring) -> dict[str, ModuleContents]:
-    """Return the contents of every module by path, "" for the model; containers without own nodes are included."""
-    drawn = _Graph(wiring)
-    repeated = {(path, child) for path, graph in drawn.graphs.items() for child in _circling(graph)}
-    if repeated:
-        drawn = _Graph(wiring, repeated)
-    contents: dict[str, ModuleContents] = {}
-    for path, graph in drawn.graphs.items():
-        at = {key: place for place, key in enumerate(graph.parts)}
-        edges = tuple((at[one], at[other]) for one, other in graph.edges)
-        contents[path] = ModuleContents(path, tuple(graph.parts.values()), edges)
-    return contents
-
-
-def _circling(graph: _ModuleGraph) -> set[str]:
-    """Return the modules on cycles, which arise because a module is called more than once."""
-    left = set(graph.parts)
-    for edges in (list(graph.edges), [(other, one) for one, other in graph.edges]):
-        near: dict[_Key, list[_Key]] = {}
-        waiting = Counter[_Key]()
-        for one, other in edges:
-            near.setdefault(one, []).append(other)
-            waiting[other] += 1
-        free = [key for key in graph.parts if not waiting[key]]
-        for key in free:  # grows
-            left.discard(key)
-            for other in near.get(key, ()):
-                waiting[other] -= 1
-                if not waiting[other]:
-                    free.append(other)
-    return {path for kind, path in left if kind == "module"}
-
-
-class _Graph:
-    """The wiring as every module that contains a part of it shows it."""
-
-    def __init__(self, wiring: Wiring, repeated: Set[tuple[str, str]] = frozenset()) -> None:
-        """Draw the graphs; pairs (module, module below it) in `repeated` are drawn once for each call."""
-        self.wiring = wiring
-        chains = [_chain(path) for path in wiring.modules]
+    def __init__(self, wiring: Wiring) -> None:
+        chains = [tuple(lineage(".".join(path.split(".", DEEPEST)[:DEEPEST]))) for path in wiring.modules]
         self.chains = [chains[owner] for owner in wiring.owners]  # by node: modules that contain it, the model first
-        self.counts = Counter(path for chain in self.chains for path in chain)
-        self.graphs = {path: _ModuleGraph() for chain in self.chains for path in chain}
-        self.joined = self._joined()
-        self._boxes: dict[str, tuple[_Key, Part]] = {}
-        self._calls = self._separate_calls(repeated) if repeated else {}
-        for node, chain in enumerate(self.chains):
-            for depth, path in enumerate(chain):
-                self.graphs[path].parts.setdefault(*self.part(node, depth))
-        for producer, consumer in wiring.edges:
-            self._connect(producer, consumer)
-        for name, consumers in wiring.inputs.items():
-            for consumer in consumers:
-                self._bound("input", name, consumer)
-        for name, producer in wiring.outputs.items():
-            if producer >= 0:
-                self._bound("output", name, producer)
+        self._owning = {chain[-1] for chain in self.chains}
+        self._below: dict[str, set[str]] = {}
+        for chain in {*self.chains}:
+            for above, path in itertools.pairwise(chain):
+                self._below.setdefault(above, set()).add(path)
 
-    def part(self, node: int, depth: int) -> tuple[_Key, Part]:
+    def innermost(self, path: str) -> str:
+        """Return the deepest module with the same contents."""
+        while path not in self._owning and len(below := self._below.get(path, ())) == 1:
+            (path,) = below
+        return path
+
+    def part(self, wiring: Wiring, node: int, depth: int) -> Part:
         """Return the node if the module at that depth owns it, otherwise the module below that contains it."""
         chain = self.chains[node]
         if depth == len(chain) - 1:
-            return ("op", str(node)), Part("op", self.wiring.ops[node], self.wiring.names[node], chain[depth])
-        path, above = chain[depth + 1], chain[depth]
-        if path not in self._boxes:  # cached: every node below it needs it
-            below = self.joined[path]
-            text = f"{_below(below, above)} · {fmt.count(self.counts[below])}"
-            self._boxes[path] = ("module", below), Part("module", text, path=below)
-        (kind, below), part = self._boxes[path]
-        call = self._calls.get((depth, node))
-        if call is None:
-            return (kind, below), part
-        text = f"{_below(below, above)} · {fmt.count(call[1])}"
-        return (kind, f"{below}#{call[0]}"), replace(part, text=text)
-
-    def _connect(self, producer: int, consumer: int) -> None:
-        """Add an edge in the lowest module with both ends, and ports in the modules below it."""
-        producers, consumers = self.chains[producer], self.chains[consumer]
-        common = sum(1 for one, other in zip(producers, consumers, strict=False) if one == other) - 1
-        one, other = self.part(producer, common), self.part(consumer, common)
-        if one[0] != other[0]:
-            self.graphs[producers[common]].edges[one[0], other[0]] = None
-        for depth in range(common + 1, len(consumers)):
-            self._port(self.graphs[consumers[depth]], "from", one[1], self.part(consumer, depth)[0])
-        for depth in range(common + 1, len(producers)):
-            self._port(self.graphs[producers[depth]], "to", other[1], self.part(producer, depth)[0])
-
-    def _port(self, graph: _ModuleGraph, way: str, neighbour: Part, inside: _Key) -> None:
-        text = neighbour.text if neighbour.kind == "op" else neighbour.text.rpartition(" · ")[0]
-        key = (way, f"{neighbour.path}:{text}")
-        graph.parts.setdefault(key, Part("port", f"{way} {text}", path=neighbour.path))
-        graph.edges[(key, inside) if way == "from" else (inside, key)] = None
-
-    def _bound(self, kind: Literal["input", "output"], name: str, node: int) -> None:
-        """Add an input of the model to every module that reads it, or an output to every one that produces it."""
-        for depth, path in enumerate(self.chains[node]):
-            graph, key, inside = self.graphs[path], (kind, name), self.part(node, depth)[0]
-            graph.parts.setdefault(key, Part("port", f"{kind} {name}", name))
-            graph.edges[(key, inside) if kind == "input" else (inside, key)] = None
-
-    def _separate_calls(self, repeated: Set[tuple[str, str]]) -> dict[tuple[int, int], tuple[int, int]]:
-        """Return, by depth and node, the first node of the call that contains the node, and the number of its nodes.
-
-        Nodes of one call are connected within the module (union-find).
-        """
-        spots = [
-            (depth, node)
-            for node in range(len(self.wiring.names))
-            for depth, (path, below) in enumerate(itertools.pairwise(self.chains[node]))
-            if (path, self.joined[below]) in repeated
-        ]
-        first = {spot: spot for spot in spots}
-
-        def root(spot: tuple[int, int]) -> tuple[int, int]:
-            while first[spot] != spot:
-                first[spot] = first[first[spot]]
-                spot = first[spot]
-            return spot
-
-        for producer, consumer in self.wiring.edges:
-            for depth, (one, other) in enumerate(
-                zip(self.chains[producer][1:], self.chains[consumer][1:], strict=False)
-            ):
-                if one == other and (depth, producer) in first:
-                    left, right = sorted((root((depth, producer)), root((depth, consumer))))
-                    first[right] = left
-        sizes = Counter(root(spot) for spot in spots)
-        return {spot: (root(spot)[1], sizes[root(spot)]) for spot in spots}
-
-    def _joined(self) -> dict[str, str]:
-        """Return for every path the deepest one with the same contents: a container of one module is that module."""
-        used = set(self.chains)
-        own = {chain[-1] for chain in used}
-        below: dict[str, set[str]] = {}
-        for chain in used:
-            for above, path in itertools.pairwise(chain):
-                below.setdefault(above, set()).add(path)
-        joined: dict[str, str] = {}
-        for path in sorted(self.graphs, key=len, reverse=True):
-            is_container = path not in own and len(below.get(path, ())) == 1
-            joined[path] = joined[next(iter(below[path]))] if is_container else path
-        return joined
+            return Part("op", wiring.ops[node], wiring.names[node], chain[depth])
+        path = self.innermost(chain[depth + 1])
+        return Part("module", path[len(chain[depth]) + 1 :] if depth else path, path=path)
 
 
-def _chain(path: str) -> tuple[str, ...]:
-    steps = path.split(".", DEEPEST)[:DEEPEST] if path else []
-    return ("", *(".".join(steps[: at + 1]) for at in range(len(steps))))
+def module_contents(wiring: Wiring, path: str) -> ModuleContents | None:
+    """Return the contents of a module, "" for the model, or None if it has no node; it may be a mere container."""
+    owners, depth = _Owners(wiring), path.count(".") + 1 if path else 0
+    inside = [node for node, chain in enumerate(owners.chains) if chain[depth : depth + 1] == (path,)]
+    if not inside:
+        return None
+    drawn = {node: owners.part(wiring, node, depth) for node in inside}
+    keys = {
+        node: ("op", str(node)) if part.kind == "op" else ("module", part.path or "") for node, part in drawn.items()
+    }
+    between = [(producer, consumer) for producer, consumer in wiring.edges if producer in keys and consumer in keys]
+    if repeated := _circling([(keys[one], keys[other]) for one, other in between if keys[one] != keys[other]]):
+        calls = _calls([node for node in inside if keys[node] in repeated], between, keys)
+        keys |= {node: ("module", f"{drawn[node].path}#{first}") for node, first in calls.items()}
+    counts, parts = Counter(keys.values()), dict[_Key, Part]()
+    for node, part in drawn.items():
+        counted = part if part.kind == "op" else replace(part, text=f"{part.text} · {fmt.count(counts[keys[node]])}")
+        parts.setdefault(keys[node], counted)
+    edges: dict[tuple[_Key, _Key], None] = {}
+
+    def join(node: int, key: _Key, port: Part, *, reads: bool) -> None:
+        """Connect a node of the module with a neighbour, or with an input or output of the model."""
+        parts.setdefault(key, port)
+        edges[(key, keys[node]) if reads else (keys[node], key)] = None
+
+    for producer, consumer in wiring.edges:
+        if producer in keys and consumer in keys:
+            if keys[producer] != keys[consumer]:
+                edges[keys[producer], keys[consumer]] = None
+        elif producer in keys or consumer in keys:
+            node, other, way = (consumer, producer, "from") if consumer in keys else (producer, consumer, "to")
+            common = sum(a == b for a, b in zip(owners.chains[node], owners.chains[other], strict=False)) - 1
+            outer = owners.part(wiring, other, common)
+            port = Part("port", f"{way} {outer.text}", path=outer.path)
+            join(node, (way, f"{outer.path}:{outer.text}"), port, reads=way == "from")
+    ends = [("input", name, node) for name, nodes in wiring.inputs.items() for node in nodes]
+    ends += [("output", name, node) for name, node in wiring.outputs.items()]
+    for kind, name, node in ends:
+        if node in keys:
+            join(node, (kind, name), Part("port", f"{kind} {name}", name), reads=kind == "input")
+    at = {key: place for place, key in enumerate(parts)}
+    return ModuleContents(path, tuple(parts.values()), tuple((at[one], at[other]) for one, other in edges))
 
 
-def _below(path: str, above: str) -> str:
-    return path[len(above) + 1 :] if above else path
+def _circling(edges: Sequence[tuple[_Key, _Key]]) -> set[_Key]:
+    """Return the modules on cycles, which arise because a module is called more than once."""
+    keys = dict.fromkeys(key for edge in edges for key in edge)
+    left = {key for key in keys if key[0] == "module"}
+    for ordered in (dict.fromkeys(edges), dict.fromkeys((other, one) for one, other in edges)):
+        near, waiting = defaultdict[_Key, list[_Key]](list), Counter[_Key]()
+        for one, other in ordered:
+            near[one].append(other)
+            waiting[other] += 1
+        free = [key for key in keys if not waiting[key]]
+        for key in free:  # grows
+            left.discard(key)
+            for other in near[key]:
+                waiting[other] -= 1
+                if not waiting[other]:
+                    free.append(other)
+    return left
+
+
+def _calls(nodes: Sequence[int], edges: Sequence[tuple[int, int]], keys: Mapping[int, _Key]) -> dict[int, int]:
+    """Return the first node of the call that each node is part of: the nodes of a call are connected (union-find)."""
+    first = {node: node for node in nodes}
+
+    def root(node: int) -> int:
+        while first[node] != node:
+            first[node] = first[first[node]]
+            node = first[node]
+        return node
+
+    for producer, consumer in edges:
+        if producer in first and keys[producer] == keys[consumer]:
+            left, right = sorted((root(producer), root(consumer)))
+            first[right] = left
+    return {node: root(node) for node in nodes}
 
 
 # One module of a Run before and after, where new and removed nodes can be told.
@@ -208,16 +156,7 @@ def nodes_of(wiring: Wiring) -> Nodes:
 
 def top_module(run: Run) -> str:
     """Return the first module from the top that contains more than one other module."""
-    if run.wiring_before is None:
-        return ""
-    contents = module_contents(run.wiring_before)
-    path = ""
-    while path in contents:
-        parts = [part for part in contents[path].parts if part.kind != "port"]
-        if len(parts) != 1 or parts[0].kind != "module" or parts[0].path is None:
-            return path
-        path = parts[0].path
-    return ""
+    return "" if run.wiring_before is None else _Owners(run.wiring_before).innermost("")
 
 
 MAX_LABEL = 36  # characters of a label
@@ -237,11 +176,11 @@ def module_mermaid(run: Run, path: str, *, after: bool = True) -> str:
     if run.wiring_before is None or run.wiring_after is None:
         raise UsageError("the run has no graph", hint="optimize the model again, with this version")
     graphs = (run.wiring_before, run.wiring_after)
-    sides = [module_contents(wiring) for wiring in graphs]
-    if not any(path in side for side in sides):
+    sides = [module_contents(wiring, path) for wiring in graphs]
+    if not any(sides):
         hint = "sardonyx inspect lists the modules; the model itself is the empty path"
         raise UsageError(f"no module is called {fmt.name(path)!r}", hint=hint)
-    if (contents := sides[after].get(path)) is None:
+    if (contents := sides[after]) is None:
         return _sentence(f"{path or '(model)'}: this module does not exist here")
     new, others = "made" if after else "gone", nodes_of(graphs[not after])
     kinds = [
@@ -252,10 +191,9 @@ def module_mermaid(run: Run, path: str, *, after: bool = True) -> str:
 
 def render_mermaid(dag: HierarchyDag) -> str:
     """Return the contents of the first top-level module, or "" if there is none."""
-    by_path = module_contents(_wiring(dag))
+    wiring = _wiring(dag)
     for tag in dag.tops():
-        contents = by_path.get(dag.modules[tag].path)
-        if contents is not None:
+        if (contents := module_contents(wiring, dag.modules[tag].path)) is not None:
             return _chart(contents, [part.kind for part in contents.parts])
     return ""
 

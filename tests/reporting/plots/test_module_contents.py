@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from reporting.sample_run import sample_run
+from sardonyx.records.provenance import lineage
 from sardonyx.records.run import Wiring
 from sardonyx.reporting.module_contents import DEEPEST, ModuleContents, module_contents
 
@@ -21,6 +22,12 @@ WIRING = Wiring(
 )
 
 
+def all_contents(wiring: Wiring) -> dict[str, ModuleContents]:
+    paths = dict.fromkeys(above for path in wiring.modules for above in lineage(path))
+    found = {path: module_contents(wiring, path) for path in paths}
+    return {path: inside for path, inside in found.items() if inside is not None}
+
+
 def texts(inside: ModuleContents) -> list[str]:
     return [part.text for part in inside.parts]
 
@@ -30,7 +37,7 @@ def edges(inside: ModuleContents) -> set[tuple[str, str]]:
 
 
 def test_a_module_shows_its_own_nodes_the_modules_below_and_its_neighbours() -> None:
-    contents = module_contents(WIRING)
+    contents = all_contents(WIRING)
     assert texts(contents[""]) == ["Cast", "encoder.layer · 4", "Add", "head · 1", "input ids", "output logits"]
     assert edges(contents[""]) == {
         ("input ids", "Cast"),
@@ -53,7 +60,7 @@ def test_a_module_shows_its_own_nodes_the_modules_below_and_its_neighbours() -> 
 
 
 def test_a_container_of_one_module_is_named_with_it_and_can_be_opened() -> None:
-    contents = module_contents(WIRING)
+    contents = all_contents(WIRING)
     assert texts(contents["encoder"])[0] == "layer · 4"
     paths = {part.text: part.path for part in contents[""].parts}
     assert paths["encoder.layer · 4"] == "encoder.layer"
@@ -62,7 +69,7 @@ def test_a_container_of_one_module_is_named_with_it_and_can_be_opened() -> None:
 def test_every_node_is_drawn_once_and_counted_in_all_modules_above() -> None:
     run = sample_run()
     assert run.wiring_before is not None
-    contents = module_contents(run.wiring_before)
+    contents = all_contents(run.wiring_before)
     names = [part.name for inside in contents.values() for part in inside.parts if part.kind == "op"]
     assert sorted(names) == sorted(run.wiring_before.names)
     below = [part for part in contents["encoder.layer.3"].parts if part.kind == "module"]
@@ -84,7 +91,7 @@ def wirings(draw: st.DrawFn) -> Wiring:
 
 @given(wirings())
 def test_an_edge_between_two_nodes_of_a_module_is_drawn_in_it(wiring: Wiring) -> None:
-    contents = module_contents(wiring)
+    contents = all_contents(wiring)
     for producer, reader in wiring.edges:
         one, other = (wiring.modules[wiring.owners[node]] for node in (producer, reader))
         if one == other:
@@ -96,7 +103,7 @@ def test_an_edge_between_two_nodes_of_a_module_is_drawn_in_it(wiring: Wiring) ->
 
 @given(wirings())
 def test_counts_of_modules_add_up(wiring: Wiring) -> None:
-    for inside in module_contents(wiring).values():
+    for inside in all_contents(wiring).values():
         nodes = sum(path == inside.path or f"{path}.".startswith(f"{inside.path}.") or not inside.path
                     for path in (wiring.modules[owner] for owner in wiring.owners))  # fmt: skip
         counted = sum(
@@ -108,8 +115,11 @@ def test_counts_of_modules_add_up(wiring: Wiring) -> None:
 
 
 def test_a_path_may_have_any_depth() -> None:
-    contents = module_contents(replace(WIRING, modules=("", ".".join("a" * 5000), "b", "c")))
-    assert max(path.count(".") for path in contents) == DEEPEST - 1
+    wiring = replace(WIRING, modules=("", ".".join("a" * 5000), "b", "c"))
+    deepest = module_contents(wiring, ".".join("a" * DEEPEST))
+    assert deepest is not None
+    assert texts(deepest)[:2] == ["MatMul", "Softmax"]
+    assert module_contents(wiring, ".".join("a" * (DEEPEST + 1))) is None
 
 
 def test_a_module_that_is_called_more_than_once_is_drawn_for_each_call() -> None:
@@ -122,7 +132,7 @@ def test_a_module_that_is_called_more_than_once_is_drawn_for_each_call() -> None
         inputs={"x": (0,)},
         outputs={"y": 6},
     )
-    contents = module_contents(wiring)
+    contents = all_contents(wiring)
     assert texts(contents["block"])[:5] == ["conv1 · 1", "relu · 2", "conv2 · 1", "relu · 2", "Add"]
     assert all(one < other for one, other in contents["block"].edges if max(one, other) < 5)
     assert {part.path for part in contents["block"].parts if part.text == "relu · 2"} == {"block.relu"}
