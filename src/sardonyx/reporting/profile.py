@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from msgspec import Struct
-
 from sardonyx.records import module_tree
-from sardonyx.records.bench import KernelTime, Profile, ProfiledModel, TracedBy
+from sardonyx.records.bench import KernelTime, ModuleTime, Profile, ProfiledModel, TracedBy
 from sardonyx.records.provenance import lineage
 from sardonyx.reporting import document as doc
 from sardonyx.reporting import formatting as fmt
@@ -54,8 +52,8 @@ def profile_sentence(profile: Profile) -> str:
     if any(module.path for module in last.modules):
         modules = fmt.plural(sum(module.kernels > 0 for module in last.modules), "module")
         clauses.append(f"{share(last.attributed)} of it attributed to {modules}")
-    if most := operator_times([last])[:1]:
-        clauses.append(f"most in {fmt.name(most[0].op_type)} ({share(most[0].spent[0][1] / last.kernel_ms)})")
+    for op_type, ((_kernels, spent),) in _by_operator([last])[:1]:
+        clauses.append(f"most in {fmt.name(op_type)} ({share(spent / last.kernel_ms)})")
     return ", ".join(clauses)
 
 
@@ -89,25 +87,11 @@ def _csv_lines(model: ProfiledModel) -> Iterator[dict[str, object]]:
 # Times by module and by operator.
 
 
-class Times(Struct, frozen=True):
-    """What one file spends on one row."""
+def _timed_modules(profile: Profile, view: View) -> Iterator[tuple[module_tree.Row, list[list[ModuleTime]]]]:
+    """Yield the module tree with the times of each row in every file.
 
-    self_ms: float
-    total_ms: float
-    kernels: int
-    calls: int
-    share: float  # of all its time in kernels, 0 to 1
-
-
-class TimedModule(Struct, frozen=True):
-    """A module, or several equal ones together, with the times of every file."""
-
-    row: module_tree.Row
-    times: tuple[Times, ...]
-
-
-def timed_modules(profile: Profile, view: View) -> list[TimedModule]:
-    """Return the module tree; layers with equally many kernels in every file are one row with the sums of all."""
+    Layers with equally many kernels in every file are one row.
+    """
     by_path = [{module.path: module for module in model.modules} for model in profile.models]
     tags: dict[str, str] = {}
     for model in profile.models:
@@ -118,15 +102,8 @@ def timed_modules(profile: Profile, view: View) -> list[TimedModule]:
         (path, tag, tuple(modules[path].kernels if path in modules else 0 for modules in by_path))
         for path, tag in tags.items()
     ]
-    timed: list[TimedModule] = []
     for row in module_rows(counts, view):
-        times: list[Times] = []
-        for modules, model in zip(by_path, profile.models, strict=True):
-            own = [modules[path] for path in row.paths if path in modules]
-            sums = (sum(getattr(each, name) for each in own) for name in ("self_ms", "total_ms", "kernels", "calls"))
-            times.append(Times(*sums, share=part_of(sum(each.total_ms for each in own), model)))
-        timed.append(TimedModule(row, tuple(times)))
-    return timed
+        yield row, [[modules[path] for path in row.paths if path in modules] for modules in by_path]
 
 
 def part_of(milliseconds: float, model: ProfiledModel) -> float:
@@ -149,22 +126,17 @@ def kinds(model: ProfiledModel) -> dict[str, str]:
     return {path: module_kind(path, tags) for path in tags}
 
 
-class OperatorTime(Struct, frozen=True):
-    """All kernels of one operator: (kernels, milliseconds) in every file."""
-
-    op_type: str
-    spent: tuple[tuple[int, float], ...]
+_Spent = list[tuple[int, float]]  # kernels and milliseconds in every file
 
 
-def operator_times(models: Sequence[ProfiledModel]) -> list[OperatorTime]:
+def _by_operator(models: Sequence[ProfiledModel]) -> list[tuple[str, _Spent]]:
     """Return the times by operator, the slowest in any file first."""
-    totals: dict[str, list[tuple[int, float]]] = defaultdict(lambda: [(0, 0.0)] * len(models))
+    totals: dict[str, _Spent] = defaultdict(lambda: [(0, 0.0)] * len(models))
     for place, model in enumerate(models):
         for kernel in model.kernels:
             spent = totals[kernel.op_type]
             spent[place] = (spent[place][0] + 1, spent[place][1] + kernel.milliseconds)
-    times = [OperatorTime(op_type, tuple(spent)) for op_type, spent in totals.items()]
-    return sorted(times, key=lambda time: (-max(ms for _, ms in time.spent), time.op_type))
+    return sorted(totals.items(), key=lambda entry: (-max(ms for _, ms in entry[1]), entry[0]))
 
 
 def hottest(model: ProfiledModel) -> list[KernelTime]:
@@ -258,16 +230,18 @@ def _totals(models: Sequence[ProfiledModel]) -> doc.Table:
 
 def _modules(profile: Profile, view: View) -> doc.Section:
     rows: list[tuple[Text | doc.Cell, ...]] = []
-    for module in timed_modules(profile, view):
-        first, *others = module.times
-        cells: list[Text] = [first.kernels or "·", first.calls or "·", ms(first.self_ms), ms(first.total_ms)]
-        if others:
-            own = [ms(each.self_ms) if view.verbose else "" for each in module.times]
-            cells = [ms(first.total_ms), own[0]]
-            for each, alone in zip(others, own[1:], strict=True):
-                cells += [ms(each.total_ms), alone, change(first.total_ms, each.total_ms)]
-        part = module.times[-1].share
-        rows.append((module_cell(module.row), *cells, share(part), _bar(part), fmt.name(module.row.branch.tag)))
+    for row, times in _timed_modules(profile, view):
+        first, *totals = (sum(each.total_ms for each in modules) for modules in times)
+        alone = [ms(sum(each.self_ms for each in modules)) for modules in times]
+        counts = (sum(getattr(each, name) for each in times[0]) or "·" for name in ("kernels", "calls"))
+        cells: list[Text] = [*counts, alone[0], ms(first)]
+        if totals:
+            alone = alone if view.verbose else [""] * len(times)
+            cells = [ms(first), alone[0]]
+            for total, own in zip(totals, alone[1:], strict=True):
+                cells += [ms(total), own, change(first, total)]
+        part = part_of([first, *totals][-1], profile.models[-1])
+        rows.append((module_cell(row), *cells, share(part), _bar(part), fmt.name(row.branch.tag)))
     own = Column("self", 3)
     first, *labels = [fmt.name(model.label, 28) for model in profile.models]
     numbers = [first, own, *(cell for label in labels for cell in (label, own, "change"))]
@@ -284,13 +258,13 @@ def _bar(part: float) -> str:
 
 
 def _operators(profile: Profile, view: View) -> doc.Section:
-    times = operator_times(profile.models)
+    times = _by_operator(profile.models)
     shown = times if view.verbose else times[:OPERATORS_SHOWN]
-    lines = [(fmt.name(time.op_type), time.spent, Tone.PLAIN) for time in shown]
+    lines = [(fmt.name(op_type), spent, Tone.PLAIN) for op_type, spent in shown]
     if rest := times[len(shown) :]:
         places = range(len(profile.models))
-        sums = ((sum(t.spent[at][0] for t in rest), sum(t.spent[at][1] for t in rest)) for at in places)
-        lines.append((f"({fmt.plural(len(rest), 'other')})", tuple(sums), Tone.FAINT))
+        sums = [(sum(spent[at][0] for _, spent in rest), sum(spent[at][1] for _, spent in rest)) for at in places]
+        lines.append((f"({fmt.plural(len(rest), 'other')})", sums, Tone.FAINT))
     rows: list[Row] = []
     for label, ((kernels, first), *others), tone in lines:
         cells: list[Text] = [label, kernels or "·", ms(first)]

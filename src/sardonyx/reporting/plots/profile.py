@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Struct, field
 
-from sardonyx.records.bench import Profile, ProfiledModel
+from sardonyx.records.bench import KernelTime, ModuleTime, Profile, ProfiledModel
 from sardonyx.records.provenance import lineage
 from sardonyx.reporting import formatting as fmt
 from sardonyx.reporting.plots import svg
@@ -167,17 +168,14 @@ def _panel(model: ProfiledModel) -> Panel:
 TRACK = 1  # of each file; its process is the file
 
 
-class _Slice(Struct):
-    """A slice of a module, or of a kernel, whose body may run further kernels."""
+class _Level(Struct):
+    """The kernels that run directly in the file, or in the body of a kernel."""
 
-    name: str
-    category: str
-    start: int
-    end: int
-    arguments: dict[str, Any]
-    path: str | None  # of the module, or of the module that a kernel belongs to
-    module: bool = True
-    inner: list[_Slice] = field(default_factory=list["_Slice"])
+    around: Sequence[str]  # modules whose slices are open around all of them
+    end: float  # of the kernels themselves
+    last: float  # the end of the last one
+    # The open modules, each with where its slice starts.
+    modules: list[tuple[str, float, dict[str, Any]]] = field(default_factory=list[tuple[str, float, dict[str, Any]]])
 
 
 def trace(profile: Profile) -> bytes:
@@ -191,96 +189,66 @@ def _file(number: int, model: ProfiledModel) -> Iterator[dict[str, Any]]:
     for what, name in (("process_name", model.label), ("thread_name", "modules and kernels")):
         yield {"ph": "M", "pid": number, "tid": TRACK, "name": what, "args": {"name": fmt.visible(name)}}
     yield {"ph": "M", "pid": number, "tid": TRACK, "name": "process_sort_index", "args": {"sort_index": number}}
-    for part in _slices(model):
-        yield {
-            "ph": "X",
-            "pid": number,
-            "tid": TRACK,
-            "name": fmt.visible(part.name),
-            "cat": part.category,
-            "ts": part.start / 1000,
-            "dur": (part.end - part.start) / 1000,
-            "args": part.arguments,
-        }
+    yield from ({"ph": "X", "pid": number, "tid": TRACK, **part} for part in _slices(model))
 
 
-def _slices(model: ProfiledModel) -> Iterator[_Slice]:
-    """Yield every slice of a file, outer ones before the ones in them."""
-    modules = _Modules(model)
-    waiting = [iter(modules.around(_nested(model), None))]
-    while waiting:
-        one = next(waiting[-1], None)
-        if one is None:
-            waiting.pop()
-            continue
-        yield one
-        if not one.module:
-            waiting.append(iter(modules.around(one.inner, one.path)))
+def _slices(model: ProfiledModel) -> list[dict[str, Any]]:
+    """Return the slices of kernels, nested where a kernel runs others, each after those of modules that begin with it.
 
+    Kernels that overlap are moved behind each other.
+    """
+    profiled, classes = {module.path: module for module in model.modules}, kinds(model)
 
-def _nested(model: ProfiledModel) -> list[_Slice]:
-    """Return the slices of kernels, nested where a kernel runs others; overlapping ones are moved behind each other."""
-    top, open_ones = list[_Slice](), list[_Slice]()
+    def steps(path: str | None) -> list[str]:
+        """Return the paths of the profiled modules from the model down to this one."""
+        return [] if path is None else [above for above in lineage(path) if above in profiled]
+
+    shown, levels = list[dict[str, Any]](), [_Level((), math.inf, -math.inf)]
     for event in sorted(model.timeline, key=lambda event: (event.start_us, -event.duration_us)):
         start, end = round(1000 * event.start_us), round(1000 * (event.start_us + event.duration_us))
-        while open_ones and not (start < open_ones[-1].end and end <= open_ones[-1].end):
-            open_ones.pop()
-        siblings = open_ones[-1].inner if open_ones else top
-        start = max(start, siblings[-1].end if siblings else open_ones[-1].start if open_ones else start)
-        kernel = model.kernels[event.kernel]
-        arguments = {
-            "operator": fmt.visible(kernel.op_type),
-            "module": None if kernel.owner is None else fmt.visible(kernel.owner),
-            "nodes": [fmt.visible(node) for node in kernel.nodes],
-            "traced_by": kernel.traced_by.value,
-            "median_ms": kernel.milliseconds,
-        }
-        category = "kernel" if kernel.owner is not None else "kernel,not attributed"
-        name = f"{kernel.op_type} {kernel.name}".strip()
-        siblings.append(_Slice(name, category, start, max(start, end), arguments, kernel.owner, module=False))
-        open_ones.append(siblings[-1])
-    return top
+        while not (start < levels[-1].end and end <= levels[-1].end):
+            levels.pop()
+        level, kernel = levels[-1], model.kernels[event.kernel]
+        start = max(start, level.last)
+        end = level.last = max(start, end)
+        inner = [path for path in steps(kernel.owner) if path not in level.around]
+        pairs = zip(level.modules, inner, strict=False)
+        del level.modules[sum(1 for _ in itertools.takewhile(lambda pair: pair[0][0] == pair[1], pairs)) :]
+        for path in inner[len(level.modules) :]:
+            shown.append(_module_slice(profiled[path], classes[path], start))
+            level.modules.append((path, start, shown[-1]))
+        for _path, begin, module in level.modules:
+            module["dur"] = (end - begin) / 1000
+        shown.append(_kernel_slice(kernel, start, end))
+        levels.append(_Level(steps(kernel.owner), end, start))
+    return shown
 
 
-class _Modules:
-    """Adds the slices of modules around those of kernels."""
+def _slice(name: str, category: str, start: float, end: float, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return a slice from one time to another, in nanoseconds."""
+    times = {"ts": start / 1000, "dur": (end - start) / 1000}
+    return {"name": fmt.visible(name), "cat": category, **times, "args": arguments}
 
-    def __init__(self, model: ProfiledModel) -> None:
-        self._modules = {module.path: module for module in model.modules}
-        self._kinds = kinds(model)
 
-    def around(self, kernels: Sequence[_Slice], within: str | None) -> list[_Slice]:
-        """Return consecutive kernels in order, each after the slices of modules that begin with it.
+def _kernel_slice(kernel: KernelTime, start: float, end: float) -> dict[str, Any]:
+    arguments = {
+        "operator": fmt.visible(kernel.op_type),
+        "module": None if kernel.owner is None else fmt.visible(kernel.owner),
+        "nodes": [fmt.visible(node) for node in kernel.nodes],
+        "traced_by": kernel.traced_by.value,
+        "median_ms": kernel.milliseconds,
+    }
+    category = "kernel" if kernel.owner is not None else "kernel,not attributed"
+    return _slice(f"{kernel.op_type} {kernel.name}".strip(), category, start, end, arguments)
 
-        Args:
-            kernels: consecutive kernels.
-            within: the module whose slice is open around all of them, or None.
-        """
-        outer = self._steps(within)
-        shown, open_ones = list[_Slice](), list[_Slice]()
-        for kernel in kernels:
-            inner = [step for step in self._steps(kernel.path) if step not in outer]
-            pairs = zip(open_ones, inner, strict=False)
-            kept = sum(1 for _ in itertools.takewhile(lambda pair: pair[0].path == pair[1], pairs))
-            begun = [self._slice(path, kernel.start) for path in inner[kept:]]
-            open_ones[kept:] = begun
-            for module in open_ones:
-                module.end = kernel.end
-            shown += (*begun, kernel)
-        return shown
 
-    def _steps(self, path: str | None) -> list[str]:
-        """Return the paths of the profiled modules from the model down to this one."""
-        return [] if path is None else [above for above in lineage(path) if above in self._modules]
-
-    def _slice(self, path: str, start: int) -> _Slice:
-        module = self._modules[path]
-        kind, name = self._kinds[path], path.rpartition(".")[2]
-        shown = f"{name} ({kind})" if name and kind and kind != name else name or kind or "(model)"
-        arguments = {
-            "path": fmt.visible(path),
-            "tag": fmt.visible(module.tag),
-            "median_self_ms": module.self_ms,
-            "median_total_ms": module.total_ms,
-        }
-        return _Slice(shown, "module", start, start, arguments, path)
+def _module_slice(module: ModuleTime, kind: str, start: float) -> dict[str, Any]:
+    name = module.path.rpartition(".")[2]
+    shown = f"{name} ({kind})" if name and kind and kind != name else name or kind or "(model)"
+    arguments = {
+        "path": fmt.visible(module.path),
+        "tag": fmt.visible(module.tag),
+        "median_self_ms": module.self_ms,
+        "median_total_ms": module.total_ms,
+    }
+    return _slice(shown, "module", start, start, arguments)
