@@ -32,12 +32,12 @@ ALONE = replace(PROFILE, models=PROFILE.models[:1])
 
 
 def test_equal_layers_are_one_line_with_the_times_of_all() -> None:
-    lines = {line.row.branch.label: line for line in timed_modules(PROFILE, View(depth=9))}
-    layers = lines["layer.0…2"] if "layer.0…2" in lines else lines["0…2"]
-    assert layers.row.branch.copies == LAYERS
-    before, after = layers.times
-    assert before.total_ms == pytest.approx(2 * after.total_ms)
-    assert before.total_ms == pytest.approx(2 * (1 + 1.1 + 1.2) + 3)
+    lines = {row.branch.label: (row, times) for row, times in timed_modules(PROFILE, View(depth=9))}
+    row, times = lines["layer.0…2"] if "layer.0…2" in lines else lines["0…2"]
+    assert row.branch.copies == LAYERS
+    before, after = (sum(module.total_ms for module in modules) for modules in times)
+    assert before == pytest.approx(2 * after)
+    assert before == pytest.approx(2 * (1 + 1.1 + 1.2) + 3)
     assert before.self_ms == pytest.approx(3)
     assert (before.kernels, before.calls) == (3, 3)
 
@@ -46,14 +46,14 @@ def test_equal_layers_are_one_line_with_the_times_of_all() -> None:
 def test_no_time_is_lost_or_counted_twice(depth: int) -> None:
     for place, model in enumerate(PROFILE.models):
         lines = timed_modules(PROFILE, View(depth=depth))
-        text = sum(line.times[place].total_ms if line.row.hidden else line.times[place].self_ms for line in lines)
-        assert text == pytest.approx(model.attributed_ms)
-        operators = sum(line.spent[place][1] for line in operator_times(PROFILE.models))
+        shown = (each.total_ms if row.hidden else each.self_ms for row, times in lines for each in times[place])
+        assert sum(shown) == pytest.approx(model.attributed_ms)
+        operators = sum(spent[place][1] for _, spent in operator_times(PROFILE.models))
         assert operators == pytest.approx(model.kernel_ms)
 
 
 def test_modules_are_in_execution_order() -> None:
-    labels = [line.row.branch.label for line in timed_modules(PROFILE, View(depth=1))]
+    labels = [row.branch.label for row, _ in timed_modules(PROFILE, View(depth=1))]
     assert labels[:2] == ["", "embed"]
 
 

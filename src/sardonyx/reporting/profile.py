@@ -52,7 +52,7 @@ def profile_sentence(profile: Profile) -> str:
     if any(module.path for module in last.modules):
         modules = fmt.plural(sum(module.kernels > 0 for module in last.modules), "module")
         clauses.append(f"{share(last.attributed)} of it attributed to {modules}")
-    for op_type, ((_kernels, spent),) in _by_operator([last])[:1]:
+    for op_type, ((_kernels, spent),) in operator_times([last])[:1]:
         clauses.append(f"most in {fmt.name(op_type)} ({share(spent / last.kernel_ms)})")
     return ", ".join(clauses)
 
@@ -87,7 +87,7 @@ def _csv_lines(model: ProfiledModel) -> Iterator[dict[str, object]]:
 # Times by module and by operator.
 
 
-def _timed_modules(profile: Profile, view: View) -> Iterator[tuple[module_tree.Row, list[list[ModuleTime]]]]:
+def timed_modules(profile: Profile, view: View) -> Iterator[tuple[module_tree.Row, list[list[ModuleTime]]]]:
     """Yield the module tree with the times of each row in every file.
 
     Layers with equally many kernels in every file are one row.
@@ -129,7 +129,7 @@ def kinds(model: ProfiledModel) -> dict[str, str]:
 _Spent = list[tuple[int, float]]  # kernels and milliseconds in every file
 
 
-def _by_operator(models: Sequence[ProfiledModel]) -> list[tuple[str, _Spent]]:
+def operator_times(models: Sequence[ProfiledModel]) -> list[tuple[str, _Spent]]:
     """Return the times by operator, the slowest in any file first."""
     totals: dict[str, _Spent] = defaultdict(lambda: [(0, 0.0)] * len(models))
     for place, model in enumerate(models):
@@ -230,7 +230,7 @@ def _totals(models: Sequence[ProfiledModel]) -> doc.Table:
 
 def _modules(profile: Profile, view: View) -> doc.Section:
     rows: list[tuple[Text | doc.Cell, ...]] = []
-    for row, times in _timed_modules(profile, view):
+    for row, times in timed_modules(profile, view):
         first, *totals = (sum(each.total_ms for each in modules) for modules in times)
         alone = [ms(sum(each.self_ms for each in modules)) for modules in times]
         counts = (sum(getattr(each, name) for each in times[0]) or "·" for name in ("kernels", "calls"))
@@ -258,7 +258,7 @@ def _bar(part: float) -> str:
 
 
 def _operators(profile: Profile, view: View) -> doc.Section:
-    times = _by_operator(profile.models)
+    times = operator_times(profile.models)
     shown = times if view.verbose else times[:OPERATORS_SHOWN]
     lines = [(fmt.name(op_type), spent, Tone.PLAIN) for op_type, spent in shown]
     if rest := times[len(shown) :]:
