@@ -15,7 +15,7 @@ from itertools import groupby
 
 from msgspec import Struct, field
 
-from sardonyx.ir.shapes.expr import Monomial, Size, add, multiply, product, total
+from sardonyx.ir.shapes.expr import Atom, Monomial, Size, add, multiply, only_atom, product, total
 
 _BY_ITEM_BYTES = {
     1: "bool qint8 quint8 quint4x2 quint2x4 bits1x8 bits2x4 bits4x2 bits8 float8_e4m3fn float8_e5m2 float8_e4m3fnuz "
@@ -137,9 +137,27 @@ def _format_term(atoms: Monomial, factor: int) -> str:
     parts = [str(factor)] if factor not in (1, -1) or not atoms else []
     for atom, same in groupby(atoms):
         power = len(list(same))
-        base = str(atom) if not atom.args else f"({atom})"
+        base = _format_atom(atom)
+        if atom.kind == "or" or (atom.kind in _BETWEEN and (factor, len(atoms)) != (1, 1)):
+            base = f"({base})"
         parts.append(base + (str(power).translate(_SUPERSCRIPTS) if power > 1 else ""))
     return ("-" if factor == -1 and atoms else "") + "·".join(parts)
+
+
+_BETWEEN = {"//": "//", "%": "%", "or": " or "}  # functions of sizes that are written between their arguments
+
+
+def _format_atom(atom: Atom) -> str:
+    """Format a dimension, or a function of sizes: seq//16, (2·seq + 1)//16, max(8, seq)."""
+    if atom.kind not in _BETWEEN:
+        return f"{atom.kind}({', '.join(map(format_size, atom.args))})" if atom.args else str(atom)
+    return _BETWEEN[atom.kind].join(map(_format_side, atom.args))
+
+
+def _format_side(size: Size) -> str:
+    atom, text = only_atom(size), format_size(size)
+    is_plain = text.isdecimal() or (atom is not None and atom.kind not in _BETWEEN)
+    return text if is_plain else f"({text})"
 
 
 ATTENTION_FLOPS = 6  # per score: scaled, and a softmax of five
