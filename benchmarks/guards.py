@@ -113,7 +113,7 @@ class Campaign:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Judge the mutants that were asked for."""
         self.items = {item.nodeid: item for item in session.items}
-        if any("exact/test_evaluate" in nodeid for nodeid in self.items):
+        if any("exact/test_evaluate" in nodeid or "ir/test_shapes_truth" in nodeid for nodeid in self.items):
             importlib.import_module("backend.cases").node_cases()  # takes 10 s, here once and not in every child
         for item in session.items:
             test = getattr(item, "function", None)
@@ -176,6 +176,10 @@ class Campaign:
                 (i, t)
                 for i, t in self.reach.items()
                 if i in self.items and any(s.startswith(prefix) for s in t["statements"])
+            ] or [  # a function that is called on import: those that reach its file
+                (i, t)
+                for i, t in self.reach.items()
+                if i in self.items and any(s.startswith(f"{mutant.file}: ") for s in t["statements"])
             ]
         stem, package = mutant.path.stem.lstrip("_"), mutant.file.split("/")[0]
 
@@ -244,7 +248,8 @@ class Campaign:
                 setattr(other, name, new)
         for functions in self.functions.values():
             for function in functions:
-                if function.__module__.startswith("sardonyx") and any(d is old for d in function.__defaults__ or ()):
+                own = (function.__module__ or "").startswith("sardonyx")  # made functions may have None
+                if own and any(d is old for d in function.__defaults__ or ()):
                     function.__defaults__ = tuple(new if d is old else d for d in function.__defaults__ or ())
 
     def _reach(self) -> dict[str, dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -10,6 +11,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+import recorded
 from passes.near_models import near_models
 from sardonyx.errors import RuntimeFailure
 from sardonyx.ir.shapes.expr import Size, multiply, symbol, value_of
@@ -213,13 +215,20 @@ def test_a_program_is_equal_to_itself_and_to_no_other(what: str) -> None:
     model.graph.output[0].type.tensor_type.ClearField("shape")
     excerpt, expected = excerpt_of((N, 6), model, model), list(results(model))
     assert at_every_size(excerpt) is EverySize.SAME_TERMS
+    found = Counter[str]()
     for change, other in near_models(model, values=2):
         if model.graph.input != other.graph.input or not is_valid(other):
             continue
         excerpt.exact = side_of(other)
-        if at_every_size(excerpt) is EverySize.SAME_TERMS:
+        follows = at_every_size(excerpt)
+        found[follows.name] += 1
+        excerpt.before = excerpt.exact
+        found[f"itself {at_every_size(excerpt).name}"] += 1
+        excerpt.before = side_of(model)
+        if follows is EverySize.SAME_TERMS:
             for before, after in zip(expected, results(other), strict=False):
                 np.testing.assert_allclose(before, after, 1e-5, 1e-6, err_msg=change)
+    recorded.check("every_size", {what: found})
 
 
 @pytest.mark.parametrize("what", UNPROVEN)

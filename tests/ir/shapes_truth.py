@@ -26,8 +26,14 @@ class Verdict:
     known: int = 0  # dims that are numbers or follow from the inputs' names
     vague: int = 0  # dims and ranks that are not known
     elements: int = 0  # known elements of small integer tensors
+    types: int = 0  # known element types
     wrong: list[str] = field(default_factory=list[str])
     unknown: dict[str, str] = field(default_factory=dict[str, str])  # value -> operator, where something is vague
+
+    @property
+    def amounts(self) -> list[int]:
+        """How much is known."""
+        return [self.known, self.vague, self.elements, self.types]
 
 
 def opened(model: onnx.ModelProto, facts: Facts) -> tuple[onnx.ModelProto, list[ir.Value]]:
@@ -92,6 +98,7 @@ def compare(
     later: list[tuple[str, Size, int]] = []
     for value, array in zip(values, arrays, strict=True):
         shape, contents = facts.shape(value), facts.contents(value)
+        verdict.types += facts.dtype(value) is not None
         producer = value.producer()
         label = f"{producer.op_type if producer is not None else 'input'} {value.name}"
         if shape is None:

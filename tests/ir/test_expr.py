@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import known_sizes
+import recorded
 from sardonyx.ir.shapes import expr
 from sardonyx.ir.shapes.expr import Size
 
@@ -177,3 +179,9 @@ def test_a_product_of_names_is_their_product(powers: list[int]) -> None:
     names = [f"d{index}" for index in range(len(powers))]
     size = expr.product(expr.symbol(name) for name in names)
     assert expr.value_of(size, dict(zip(names, powers, strict=True))) == math.prod(powers)
+
+
+def test_random_sizes_are_right_and_no_less_is_known_than_before() -> None:
+    amounts, wrong = known_sizes.size_amounts()
+    assert not wrong
+    recorded.check("sizes", amounts)

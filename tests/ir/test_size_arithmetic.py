@@ -15,8 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import known_sizes
+import recorded
 from ir.shapes_truth import check_inference
+from ir.test_shapes import facts_of
 from passes.util import graph_text
+from sardonyx.ir.shapes import expr
 
 SIZES = (0, 1, 2, 3, 7)
 NUMBERS = (-7, -3, -2, -1, 0, 1, 2, 3, 5, 2049, 2**31 - 1, -(2**31), 2**62, 2**63 - 1, -(2**63))
@@ -140,6 +144,22 @@ def test_inferred_sizes_are_correct(seed: int) -> None:
     assert not verdict.wrong
 
 
+@pytest.mark.parametrize("part", range(6))
+def test_as_much_is_known_of_computed_sizes_as_before(part: int) -> None:
+    """Of random models: how many sizes and elements are known, and how long their formulas are."""
+    amounts: dict[str, list[int]] = {}
+    for seed in range(part * 20, part * 20 + 20):
+        facts, values = facts_of(Writer(seed).model())
+        for value in values.values():
+            shape, contents = facts.shape(value) or (), facts.contents(value) or ()
+            known = [size for size in (*shape, *contents) if size is not None]
+            vague = sum(isinstance(size, expr.Expr) and size.is_vague for size in known)
+            producer = value.producer()
+            operator = "" if producer is None else producer.op_type
+            known_sizes.count(amounts, operator, [len(known), vague, sum(map(expr.weight, known))])
+    recorded.check("computed_sizes", {f"{part} {operator}": each for operator, each in amounts.items()})
+
+
 OPERATORS = [  # where engines, types and zeros differ from integer arithmetic
     "f = Cast <to = 1> (n)  p = Mul(n, m)  g = Cast <to = 1> (p)  q = Div(g, f)  y = Cast <to = 7> (q)",
     "f = Cast <to = 1> (n)  g = Cast <to = 1> (m)  q = Div(g, f)  r = Floor(q)  y = Cast <to = 7> (r)",
@@ -172,4 +192,6 @@ def test_single_computations_at_every_size(body: str) -> None:
     model = onnx.parser.parse_model(
         graph_text(f"agraph (float[A, B, C] x) => (int64[M] y) {CONSTANTS} {{ {DIMS}  {body} }}")
     )
-    assert not check_inference(model, feeds()).wrong
+    verdict = check_inference(model, feeds())
+    assert not verdict.wrong
+    recorded.check("single_computations", {body: verdict.amounts})
