@@ -2,10 +2,10 @@
 
     nice python benchmarks/guards.py --package passes --count 300 [--seed 0] [--budget 5] [--again] [--table]
 
-Packages are `passes`, `exact`, `verification` and `ir`. The tests are those that `TESTS` names for the package; for
-`passes` only those that `pytest --quick` runs. They are imported once; each mutant is judged in a forked process, in
-which the code of the mutated function is replaced. The first run records which statements each test reaches
-(`benchmarks/results/guards-reach.json`, renewed for test files that changed). A mutant gets the tests that reach its
+Packages are `passes`, `exact`, `verification` and `ir`. The tests are those that `TESTS` names for the package. They
+are imported once; each mutant is judged in a forked process, in which the code of the mutated function is replaced. The
+first run records which statements each test reaches (`benchmarks/results/guards-reach.json`, renewed for test files
+that changed). A mutant gets the tests that reach its
 statement: those that detected others in its file first, then those of its own test file, then by time, until they took
 `--budget` CPU seconds without the mutant. It counts as killed when a test fails or takes too much time or memory.
 
@@ -50,11 +50,14 @@ EQUIVALENT = ROOT / "benchmarks" / "guards-equivalent.json"
 REACH = ROOT / "benchmarks" / "results" / "guards-reach.json"
 PACKAGES = ("passes", "exact", "verification", "ir")
 TESTS = {
-    "passes": ["--quick", "tests/passes"],
+    "passes": ["tests/passes"],
     "exact": ["tests/exact"],
-    "verification": ["tests/verification", "tests/exact"],
-    "ir": ["tests/ir", "tests/passes"],
-}
+    "verification": ["tests/verification", "tests/exact", "tests/test_extraction.py", "tests/test_half_precision.py"],
+    "ir": [
+        "tests/ir", "tests/passes", "tests/optimizer/test_device_targets.py", "tests/cli/test_placement.py",
+        "tests/test_damaged.py", "tests/test_unsorted.py", "tests/test_unusual.py",
+    ],
+}  # fmt: skip
 EXTRA_MEMORY = 3 << 30  # bytes a mutant may reserve more than the process it was forked from
 EXTRA_TIME = 10  # CPU seconds a mutant may take more than three times what the tests take without it
 LONGEST = 900  # seconds of wall time, after which a mutant that waits for something is undecided
