@@ -23,7 +23,7 @@ PARTS = 4
 def test_operators_are_rewritten_for_newer_opsets_as_before(part: int) -> None:
     if onnx.__version__ != "1.23.2":
         pytest.skip("another version has other cases")
-    found: dict[str, list[object]] = {}
+    found: dict[str, list[int]] = {}
     for number, case in enumerate(node_cases()):
         operator = case.model.graph.node[0].op_type
         if operator not in CHANGES or zlib.crc32(operator.encode()) % PARTS != part:
