@@ -159,3 +159,21 @@ def test_what_torch_refuses_at_run_time_is_refused_at_run_time(masks: dict[str, 
         model(x, x, x, **masks)
     with pytest.raises(RuntimeError):
         trace(model)(x, x, x, **masks)
+
+
+def test_a_function_of_constants_alone_is_computed_while_tracing() -> None:
+    table, hidden = random_tensor(4, 1, 8), torch.tensor([[False, False, True, False]])
+    weights = [random_tensor(24, 8), random_tensor(24), random_tensor(8, 8), random_tensor(8)]
+
+    class Added(nn.Module):
+        def forward(self, x: Any) -> Any:
+            packed, bias, out, out_bias = weights
+            known, _ = F.multi_head_attention_forward(
+                *(table, table, table, 8, 2, packed, bias, None, None, False, 0.0, out, out_bias),
+                training=False,
+                key_padding_mask=hidden,
+            )
+            return x + known
+
+    x = random_tensor(4, 1, 8)
+    comparing.close(trace(Added())(x), Added()(x))

@@ -21,7 +21,7 @@ from sardonyx.frontend.attention.calling import PLAIN
 from sardonyx.frontend.attention.decompositions import AttentionWriter
 from sardonyx.frontend.attention.roles import Attention, Decomposition, Primitive, Role, attach, decomposition_of
 from sardonyx.frontend.attention.torch_export import decompose_exported
-from sardonyx.frontend.module_state import replaced, restoring_state, unchanged
+from sardonyx.frontend.module_state import fast_paths, nothing, replaced, restoring_state, unchanged
 from sardonyx.frontend.running import has_lazy
 from sardonyx.frontend.tracing.module_tree import LiveTree, ModuleStep, quoted_names
 from sardonyx.frontend.tracing.structure import named_arguments
@@ -39,6 +39,7 @@ _TRACED_LAYERS = (
 )
 _SDPA = (F.scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_attention.default)
 _KNOWN_PACKAGES = ("torch", "_operator", "builtins", "math", "sardonyx")  # their functions contain no attention
+_canonical_mask: Any = F._canonical_mask  # pyright: ignore[reportPrivateUsage]  # has no public name
 _DROPOUT = "attention_dropout"  # name of the dropout module that is added to a multi-head attention
 
 
@@ -77,6 +78,7 @@ class AttentionTracer(fx.Tracer):
         self._names = {id(parameter): name for name, parameter in self._referenced.items()}
         self._halves = any(parameter.dtype in opaque_ops.HALVES for parameter in self._referenced.values())
         with contextlib.ExitStack() as stack:
+            stack.enter_context(fast_paths(enabled=False))
             for replacement in ((nn.MultiheadAttention, "forward", self._multihead_forward()), *_REPLACED):
                 stack.enter_context(replaced(*replacement))
             graph = super().trace(root, concrete_args)
@@ -236,41 +238,11 @@ def _flags(model: nn.Module) -> dict[str, Any]:
     }
 
 
-# Traceable forwards of `nn.Transformer` and its layers.
+# What replaces parts of `nn.Transformer` that a symbolic trace cannot follow, while fast paths are disabled.
 #
-# Torch's own forwards inspect shapes and values of masks to choose a fast kernel, which a symbolic trace cannot follow.
-# These call the same submodules and the same overridable blocks without the fast path. Torch also compares a mask with
-# a causal one to avoid reading it; that is left out, since it changes only the gradient of such a mask. In eval mode
-# torch's fast path may skip padded positions and fill them with zeros; here, as in training, they are computed.
-
-
-def _encoder_layer(
-    self: nn.TransformerEncoderLayer,
-    src: Any,
-    src_mask: Any = None,
-    src_key_padding_mask: Any = None,
-    is_causal: bool = False,
-) -> Any:
-    blocks: Any = self  # the blocks are private, but subclasses override them
-    x = src
-    if self.norm_first:
-        x = x + blocks._sa_block(self.norm1(x), src_mask, src_key_padding_mask, is_causal=is_causal)
-        return x + blocks._ff_block(self.norm2(x))
-    x = self.norm1(x + blocks._sa_block(x, src_mask, src_key_padding_mask, is_causal=is_causal))
-    return self.norm2(x + blocks._ff_block(x))
-
-
-def _encoder(
-    self: nn.TransformerEncoder,
-    src: Any,
-    mask: Any = None,
-    src_key_padding_mask: Any = None,
-    is_causal: bool | None = None,
-) -> Any:
-    output, hint = src, _hint(mask, is_causal)
-    for layer in self.layers:
-        output = layer(output, src_mask=mask, is_causal=hint, src_key_padding_mask=src_key_padding_mask)
-    return output if self.norm is None else self.norm(output)
+# Torch's own forwards inspect sizes and masks. They also compare a mask with a causal one to avoid reading it; that is
+# left out, since it changes only the gradient of such a mask. In eval mode torch's fast path may skip padded positions
+# and fill them with zeros; here, as in training, they are computed.
 
 
 @functools.wraps(nn.Transformer.forward)
@@ -294,13 +266,18 @@ def _hint(_mask: Any, is_causal: Any = None, _size: Any = None) -> Any:
     return False if is_causal is None else is_causal
 
 
-# The forwards of nn.TransformerDecoder and its layers can be traced with these two functions.
+def _plain_mask(mask: Any, *, target_type: Any, **rest: Any) -> Any:
+    """Return a mask in the type of the scores; in a trace as it is, since the decomposed attention converts it."""
+    is_traced = isinstance(mask, fx.Proxy) or isinstance(target_type, fx.Proxy)
+    return mask if is_traced else _canonical_mask(mask, target_type=target_type, **rest)
+
+
 _REPLACED: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
-    (nn.TransformerEncoderLayer, "forward", _encoder_layer),
-    (nn.TransformerEncoder, "forward", _encoder),
     (nn.Transformer, "forward", _transformer),
     (transformer, "_detect_is_causal_mask", _hint),
-    (transformer, "_get_seq_len", lambda *_: None),
+    (transformer, "_get_seq_len", nothing),
+    (F, "_canonical_mask", _plain_mask),
+    (F, "_none_or_dtype", nothing),
 )
 
 
