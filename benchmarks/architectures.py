@@ -300,7 +300,7 @@ def run(case: Case) -> list[torch.Tensor]:
     """Every tensor that a case's module returns, caches included."""
     args, kwargs = copy.deepcopy((case.args, dict(case.kwargs)))
     with torch.no_grad():
-        return [leaf.tensor for leaf in Flat(case.module(*args, **kwargs)).leaves]
+        return Flat(case.module(*args, **kwargs)).tensors
 
 
 def main(names: list[str]) -> None:

@@ -88,7 +88,7 @@ def outputs(module: nn.Module, subject: Subject) -> list[torch.Tensor]:
     """Every tensor that a module returns."""
     args, kwargs = inputs(subject)
     with torch.no_grad():
-        return [leaf.tensor for leaf in Flat(module(*args, **kwargs)).leaves]
+        return Flat(module(*args, **kwargs)).tensors
 
 
 def worst(got: list[torch.Tensor], wanted: list[torch.Tensor]) -> float:

@@ -121,7 +121,7 @@ def operators(graph: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
     def call(*tensors: torch.Tensor) -> Any:
         by_name = dict(zip(names, tensors[len(args) :], strict=True))
-        return [leaf.tensor for leaf in Flat(graph(*tensors[: len(args)], **by_name)).leaves]
+        return Flat(graph(*tensors[: len(args)], **by_name)).tensors
 
     with torch.no_grad():
         traced = make_fx(call, tracing_mode="fake", _allow_non_fake_inputs=True)(*given)

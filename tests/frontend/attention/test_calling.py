@@ -7,6 +7,7 @@ import pickle
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -18,11 +19,11 @@ from torch import nn
 import architectures
 import attention
 from sardonyx.errors import ModelError, UsageError
-from sardonyx.frontend.attention.calling import Fixed, names_in, rebuilt, shape_of, tensors_in, unknown_in
+from sardonyx.frontend.attention.calling import tensors_in
 from sardonyx.frontend.attention.decompose import decompose
 from sardonyx.frontend.attention.roles import decomposition_of
 from sardonyx.frontend.attention.torch_export import decompose_exported
-from sardonyx.frontend.tracing.structure import Flat
+from sardonyx.frontend.tracing.structure import Fixed, Flat, Shape, rebuilt
 
 
 class Pair(NamedTuple):
@@ -51,12 +52,15 @@ _VALUES = st.recursive(
 )
 
 
+def shape_of(value: Any) -> Shape:
+    return Flat(value).shape
+
+
 @given(_VALUES)
 def test_a_value_is_rebuilt_with_other_tensors(value: Any) -> None:
     shape = pickle.loads(pickle.dumps(shape_of(value)))
     tensors = tensors_in(shape, value, "x")
-    assert [leaf.tensor for leaf in Flat(value, "x").leaves] == tensors
-    assert len(list(names_in(shape, "x"))) == len(tensors)
+    assert Flat(value, "x").tensors == tensors
     again = rebuilt(shape, iter([tensor + 1 for tensor in tensors]))
     assert type(again) is type(value)
     assert shape_of(again) == shape
@@ -72,9 +76,10 @@ def test_a_value_of_another_shape_is_refused(one: Any, other: Any) -> None:
             tensors_in(shape_of(one), other, "x")
 
 
-def test_objects_that_may_contain_tensors_are_listed() -> None:
-    assert unknown_in(shape_of({"a": [object()]})) is object
-    assert unknown_in(shape_of((1, None, "x", torch.ones(1)))) is None
+def test_values_that_are_no_tensors_are_listed() -> None:
+    marker = object()
+    assert Flat({"a": [marker], "b": None}, "x").others == [("x.a.0", marker)]
+    assert Flat((1, None, torch.ones(1))).others == [("0", 1)]
     assert shape_of(object) == Fixed(object)
 
 
@@ -124,6 +129,33 @@ def test_caches_are_returned_in_the_class_of_the_model(name: str) -> None:
     assert type(got.past_key_values) is type(wanted.past_key_values)
     assert got.past_key_values.get_seq_length() == wanted.past_key_values.get_seq_length() > 0
     assert attention.worst(attention.outputs(result, subject), attention.outputs(case.module, subject)) <= 1e-5
+
+
+def layer(length: int) -> SimpleNamespace:
+    return SimpleNamespace(keys=torch.randn(1, 2, length, 4), values=torch.randn(1, 2, length, 4))
+
+
+class Reads(nn.Module):
+    """Control flow on a size, which symbolic tracing cannot follow."""
+
+    def forward(self, x: torch.Tensor, past: Any) -> torch.Tensor:
+        own, other = past.self_attention_cache.layers[0], past.cross_attention_cache.layers[0]
+        scores = x if x.shape[-1] == 4 else x[..., :4]
+        return (scores @ own.keys.mT).softmax(-1) @ own.values + other.values.sum(-2, keepdim=True)
+
+
+def test_dimensions_of_a_cache_with_two_parts_are_dynamic_under_the_names_of_an_export() -> None:
+    def past(length: int) -> Any:
+        return SimpleNamespace(
+            self_attention_cache=SimpleNamespace(layers=[layer(length)]),
+            cross_attention_cache=SimpleNamespace(layers=[layer(6)]),
+        )
+
+    model, x = Reads(), torch.randn(1, 2, 3, 4)
+    dynamic = {f"past.0.decoder.{part}": {2: "past"} for part in ("key", "value")}
+    result = decompose(model, {"x": x, "past": past(5)}, dynamic=dynamic)
+    longer = past(9)
+    torch.testing.assert_close(result(x, longer), model(x, longer))
 
 
 def test_a_result_that_a_graph_cannot_return_is_refused() -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import inspect
 import operator
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -17,74 +14,24 @@ from torch import fx, nn
 from torch.fx.graph import CodeGen
 
 from sardonyx.errors import ModelError, UsageError
-from sardonyx.frontend.tracing.structure import join_cache, named_arguments, split_cache
+from sardonyx.frontend.tracing.structure import (
+    SIZES,
+    Cache,
+    Fixed,
+    Flat,
+    Leaf,
+    Nest,
+    Shape,
+    items_of,
+    named_arguments,
+    named_pairs,
+    rebuilt,
+)
 
 _DECOMPOSE_AGAIN = "decompose the model again for this call"
 
 
-class Leaf(Struct, frozen=True):
-    """A tensor."""
-
-
-class Fixed(Struct, frozen=True):
-    """A value without tensors."""
-
-    value: Any
-
-
-class Nest(Struct, frozen=True):
-    """A container with its keys and the structures of its items."""
-
-    kind: type[Any]
-    keys: tuple[Any, ...]
-    parts: tuple[Shape, ...]
-
-
-class Cache(Struct, frozen=True):
-    """A cache of keys and values; `template` is the cache without tensors."""
-
-    template: Any
-    layers: int
-
-
-class Holder(Struct, frozen=True):
-    """An object with caches as attributes; `template` is the object without them."""
-
-    template: Any
-    caches: Mapping[str, Cache]
-
-
-Shape = Leaf | Fixed | Nest | Cache | Holder
 PLAIN = (bool, int, float, str, type(None))  # types of constants in a graph and in a signature
-_PLAIN_MAPPINGS: tuple[Any, ...] = (dict, OrderedDict)
-_SEQUENCES: tuple[Any, ...] = (tuple, list)
-_LEAVES = (torch.Tensor, torch.SymInt, torch.SymFloat)  # dynamic sizes are computed like tensors
-
-
-def shape_of(value: Any) -> Shape:
-    """Return the structure of a value."""
-    if isinstance(value, _LEAVES):
-        return Leaf()
-    if (pairs := split_cache(value)) is not None:
-        return Cache(_emptied(value), len(pairs))
-    items = _items(value)
-    if items is not None:
-        return Nest(value.__class__, tuple(items), tuple(map(shape_of, items.values())))
-    held = {name: (each, split_cache(each)) for name, each in getattr(value, "__dict__", {}).items()}
-    caches = {name: Cache(_emptied(each), len(pairs)) for name, (each, pairs) in held.items() if pairs is not None}
-    if not caches:
-        return Fixed(value)
-    empty = copy.copy(value)
-    for name in caches:
-        setattr(empty, name, None)
-    return Holder(empty, caches)
-
-
-def unknown_in(shape: Shape) -> type[Any] | None:
-    """Return a class in the structure that may contain tensors, or None."""
-    if isinstance(shape, Nest):
-        return next((kind for part in shape.parts if (kind := unknown_in(part)) is not None), None)
-    return shape.value.__class__ if isinstance(shape, Fixed) and not isinstance(shape.value, PLAIN) else None
 
 
 def tensors_in(shape: Shape, value: Any, name: str) -> list[torch.Tensor]:
@@ -98,63 +45,22 @@ def tensors_in(shape: Shape, value: Any, name: str) -> list[torch.Tensor]:
             raise UsageError(f"{name} is fixed at {shape.value!r} in this graph", hint=_DECOMPOSE_AGAIN)
         return []
     if isinstance(shape, Leaf):
-        if not isinstance(value, _LEAVES):
+        if not isinstance(value, (torch.Tensor, *SIZES)):
             raise UsageError(f"{name} must be a tensor, not {type(value).__name__}", hint=_DECOMPOSE_AGAIN)
         return [cast(torch.Tensor, value)]
     if isinstance(shape, Cache):
-        pairs = split_cache(value) or []
-        if len(pairs) != shape.layers:
-            raise UsageError(f"{name} must be a cache of {shape.layers} layers", hint=_DECOMPOSE_AGAIN)
-        return [tensor for pair in pairs for tensor in pair]
-    kind: type[Any] = shape.kind if isinstance(shape, Nest) else shape.template.__class__
-    if type(value) is not kind:
-        raise UsageError(f"{name} must be a {kind.__name__}, not {type(value).__name__}", hint=_DECOMPOSE_AGAIN)
-    if isinstance(shape, Holder):
-        parts: Iterable[tuple[Any, Shape, Any]] = [
-            (key, cache, getattr(value, key)) for key, cache in shape.caches.items()
-        ]
-    else:
-        items = _items(value) or {}
-        if tuple(items) != shape.keys:
-            raise UsageError(f"{name} must hold {list(shape.keys)}, not {list(items)}", hint=_DECOMPOSE_AGAIN)
-        parts = zip(shape.keys, shape.parts, items.values(), strict=True)
+        pairs = named_pairs(value) or {}
+        if tuple(pairs) != shape.layers:
+            layers = len({layer.partition(".")[0] for layer in shape.layers})
+            raise UsageError(f"{name} must be a cache of {layers} layers", hint=_DECOMPOSE_AGAIN)
+        return [tensor for pair in pairs.values() for tensor in pair]
+    if type(value) is not shape.kind:
+        raise UsageError(f"{name} must be a {shape.kind.__name__}, not {type(value).__name__}", hint=_DECOMPOSE_AGAIN)
+    items = items_of(value) or {}
+    if tuple(items) != shape.keys:
+        raise UsageError(f"{name} must hold {list(shape.keys)}, not {list(items)}", hint=_DECOMPOSE_AGAIN)
+    parts = zip(shape.keys, shape.parts, items.values(), strict=True)
     return [tensor for key, part, inner in parts for tensor in tensors_in(part, inner, f"{name}.{key}")]
-
-
-def names_in(shape: Shape, name: str) -> Iterator[str]:
-    """Yield the names of the tensors."""
-    if isinstance(shape, Leaf):
-        yield name
-    elif isinstance(shape, Cache):
-        yield from (f"{name}.{layer}.{part}" for layer in range(shape.layers) for part in ("key", "value"))
-    elif isinstance(shape, Nest):
-        for key, part in zip(shape.keys, shape.parts, strict=True):
-            yield from names_in(part, f"{name}.{key}")
-    elif isinstance(shape, Holder):
-        for key, cache in shape.caches.items():
-            yield from names_in(cache, f"{name}.{key}")
-
-
-def rebuilt(shape: Shape, tensors: Iterator[Any]) -> Any:
-    """Build a value of this structure from the next tensors."""
-    if isinstance(shape, Fixed):
-        return shape.value
-    if isinstance(shape, Leaf):
-        return next(tensors)
-    if isinstance(shape, Cache):
-        return join_cache(shape.template, [(next(tensors), next(tensors)) for _ in range(shape.layers)])
-    if isinstance(shape, Holder):
-        fresh = copy.copy(shape.template)
-        for key, cache in shape.caches.items():
-            setattr(fresh, key, rebuilt(cache, tensors))
-        return fresh
-    items = {key: rebuilt(part, tensors) for key, part in zip(shape.keys, shape.parts, strict=True)}
-    kind: Any = shape.kind
-    if hasattr(kind, "_fields"):  # a named tuple
-        return kind(*items.values())
-    if issubclass(shape.kind, _SEQUENCES):
-        return kind(items.values())
-    return kind(items) if kind in _PLAIN_MAPPINGS else kind(**items)
 
 
 def is_plain(shape: Shape) -> bool:
@@ -162,27 +68,6 @@ def is_plain(shape: Shape) -> bool:
     if isinstance(shape, Nest):
         return shape.kind in (tuple, list, dict) and all(is_plain(part) for part in shape.parts)
     return isinstance(shape, Leaf) or (isinstance(shape, Fixed) and isinstance(shape.value, PLAIN))
-
-
-def _items(value: Any) -> dict[Any, Any] | None:
-    """Return the items of a container by key; None for other values."""
-    if isinstance(value, Mapping):
-        return dict(cast("Mapping[Any, Any]", value))
-    if isinstance(value, (tuple, list)):
-        return dict(enumerate(cast("Sequence[Any]", value)))
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    return None
-
-
-def _emptied(cache: Any) -> Any:
-    """Return a copy of a cache without tensors."""
-    layers = [copy.copy(layer) for layer in cache.layers]
-    for layer in layers:
-        layer.keys = layer.values = None
-    empty = copy.copy(cache)
-    empty.layers = layers
-    return empty
 
 
 INTERFACE, STRUCTURE = "sardonyx_interface", "sardonyx_structure"  # names of the two modules below in a graph
@@ -311,15 +196,14 @@ class Arguments:
     def __init__(self, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Bind an example to the model's signature."""
         values = named_arguments(model, args, kwargs)
-        positional = list(values)[: len(args)]
-        self.listed = tuple(_listed(model, {name: shape_of(value) for name, value in values.items()}, positional))
-        self.tensors: list[torch.Tensor] = []
-        self.names: list[str] = []
+        flat = {name: Flat(value, name, in_torch=True) for name, value in values.items()}
+        shapes = {name: each.shape for name, each in flat.items()}
+        self.listed = tuple(_listed(model, shapes, list(values)[: len(args)]))
+        given = [(argument, leaf) for argument in self.listed if argument.given for leaf in flat[argument.name].leaves]
+        self.owners = [argument for argument, _ in given]  # of each tensor
+        self.tensors = [leaf.tensor for _, leaf in given]
+        self.names = [leaf.name for _, leaf in given]
         self.result: Shape = Leaf()  # structure of the result; known after tracing
-        for argument in self.listed:
-            if argument.given:
-                self.tensors.extend(tensors_in(argument.shape, values[argument.name], argument.name))
-                self.names.extend(names_in(argument.shape, argument.name))
 
     def rebuilt(self, tensors: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
         """Return the positional and keyword arguments of the call with other tensors in them."""
@@ -341,7 +225,7 @@ def _listed(model: nn.Module, given: dict[str, Shape], positional: Sequence[str]
             for extra in [extra for extra in positional if extra in remaining]:
                 yield Argument(extra, remaining.pop(extra), by_position=True)
         elif default and isinstance(default[0], PLAIN):
-            yield Argument(name, shape_of(default[0]), default, given=False)
+            yield Argument(name, Fixed(default[0]), default, given=False)
     for name, shape in remaining.items():
         yield Argument(name, shape, by_position=name in positional)
 
@@ -360,13 +244,15 @@ class Flattened(nn.Module):
         """Return the tensors of the model's result."""
         args, kwargs = self._arguments.rebuilt(tensors)
         output = self.module(*args, **kwargs)
-        result = self._arguments.result = shape_of(output)  # not stored here: torch.export restores attributes
-        if (unknown := unknown_in(result)) is not None:
-            raise ModelError(
-                f"the model returns a {unknown.__name__}, which a graph cannot return",
-                hint="switch it off in the call (kwargs={'use_cache': False} for a cache)",
-            )
-        return tuple(tensors_in(result, output, "result"))
+        flat = Flat(output, "result", in_torch=True)
+        self._arguments.result = flat.shape  # not stored here: torch.export restores attributes
+        for _, unknown in flat.others:
+            if not isinstance(unknown, PLAIN):  # it may contain tensors
+                raise ModelError(
+                    f"the model returns a {type(unknown).__name__}, which a graph cannot return",
+                    hint="switch it off in the call (kwargs={'use_cache': False} for a cache)",
+                )
+        return tuple(flat.tensors)
 
 
 def fixed_size(size: Any) -> int | None:
@@ -405,14 +291,12 @@ def _add_arguments(graph: fx.Graph, arguments: Arguments, flat: Sequence[fx.Node
             for argument in sorted(arguments.listed, key=lambda argument: bool(argument.default))  # defaults come last
         }
         checked = graph.call_module(INTERFACE, tuple(placeholders[argument.name] for argument in arguments.listed))
-    index = 0
-    for argument in arguments.listed:
-        for _ in names_in(argument.shape, argument.name):
-            node, index = flat[index], index + 1
-            new = placeholders[argument.name]
-            if not isinstance(argument.shape, Leaf):
-                with graph.inserting_before(begin):
-                    new = graph.call_function(operator.getitem, (checked, index - 1))
-            new.meta.update(node.meta)
-            node.replace_all_uses_with(new)
-            graph.erase_node(node)
+    for index, (node, argument) in enumerate(zip(flat, arguments.owners, strict=True)):
+        new = placeholders[argument.name]
+        if not isinstance(argument.shape, Leaf):
+            with graph.inserting_before(begin):
+                new = graph.call_function(operator.getitem, (checked, index))
+        new.meta.update(node.meta)
+        node.replace_all_uses_with(new)
+    for node in flat:
+        graph.erase_node(node)

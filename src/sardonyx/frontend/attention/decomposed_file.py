@@ -26,21 +26,11 @@ from torch import fx, nn
 
 from sardonyx.common.atomic_write import Draft, explained
 from sardonyx.errors import ModelError
-from sardonyx.frontend.attention.calling import (
-    PLAIN,
-    Cache,
-    Fixed,
-    Holder,
-    Interface,
-    Leaf,
-    Nest,
-    Shape,
-    Structure,
-    TensorLeaf,
-)
+from sardonyx.frontend.attention.calling import PLAIN, Interface, Structure, TensorLeaf
 from sardonyx.frontend.attention.roles import Decomposition, attach, decomposition_of
 from sardonyx.frontend.attention.torch_export import HIGHER_ORDER, OVERLOAD, FrozenModule
 from sardonyx.frontend.installed import require_installed
+from sardonyx.frontend.tracing.structure import Cache, Fixed, Leaf, Nest, Shape
 
 _TORCH: Any = torch  # torch leaves much of what is used here untyped
 _OVERRIDES: Any = torch.overrides
@@ -407,9 +397,8 @@ def _written_shape(shape: Shape) -> Any:
         return {"value": _written(shape.value)}
     if isinstance(shape, Cache):
         pair = {"tuple": [{"tensor": None}] * 2}
-        return {"tuple": [pair] * shape.layers}
-    if isinstance(shape, Holder):
-        return {"dict": {name: _written_shape(cache) for name, cache in shape.caches.items()}}
+        named = dict.fromkeys(shape.layers, pair)
+        return {"tuple": [*named.values()]} if all(map(str.isdecimal, named)) else {"dict": named}
     parts = [_written_shape(part) for part in shape.parts]
     for kind in (tuple, list):
         if issubclass(shape.kind, kind):

@@ -122,7 +122,7 @@ class Extension:
             return
         outputs = Flat(run_widened_if_needed(self._search.module, accepted.args, accepted.kwargs))
         before = draft.sizes.length + 1
-        lengths = [leaf.tensor.shape[1] for leaf in outputs.leaves if leaf.tensor.dim() == 3]
+        lengths = [tensor.shape[1] for tensor in outputs.tensors if tensor.dim() == 3]
         if lengths and before < lengths[0] < _LONGEST_SLOT:
             slot = replace(draft.slots[0], count=lengths[0] - before + 1)
             expanded = self._attempt(replace(draft, slots=(slot,)))
@@ -302,8 +302,7 @@ def example_for(
     if resolved.dtype == "keep":
         return example
     flat, kind = Flat([list(example.args), example.kwargs]), torch_dtype(resolved.dtype)
-    tensors = (leaf.tensor for leaf in flat.leaves)
-    args, keywords = flat.rebuilt([each.to(kind) if each.is_floating_point() else each for each in tensors])
+    args, keywords = flat.rebuilt([each.to(kind) if each.is_floating_point() else each for each in flat.tensors])
     return Example(tuple(args), keywords, example.notes)
 
 

@@ -121,7 +121,7 @@ class State:
         self._slots = list(slots)
         flat = Flat({slot.name: slot.value for slot in slots})
         self.names = flat.names
-        self.steps = [[leaf.tensor.clone() for leaf in flat.leaves], *map(list, later)]
+        self.steps = [[tensor.clone() for tensor in flat.tensors], *map(list, later)]
         self.inputs, self.calls = inputs, len(inputs)
         dims: dict[tuple[int, ...], str] = {}
         self.axes: dict[str, dict[int, str]] = {}
@@ -152,7 +152,7 @@ class State:
 
     def read(self, module: nn.Module) -> list[Tensor]:
         """Return the current state of a module."""
-        return [leaf.tensor for leaf in self._values(module).leaves]
+        return self._values(module).tensors
 
     def _values(self, module: nn.Module) -> Flat:
         return Flat({slot.name: _table(module, slot.paths[0])[slot.paths[0][-1]] for slot in self._slots})
@@ -208,7 +208,7 @@ class Call:
     def tensors(self) -> tuple[torch.Tensor, ...]:
         """Copies of the example's tensors: a module may write into its inputs."""
         held = self.state.example if self.state is not None else []
-        return tuple(tensor.clone() for tensor in (*(leaf.tensor for leaf in self._flat.leaves), *held))
+        return tuple(tensor.clone() for tensor in (*self._flat.tensors, *held))
 
     @property
     def feeds(self) -> Feeds:

@@ -350,7 +350,7 @@ def _run_hooked(
             stack.callback(watched.register_forward_pre_hook(before, with_kwargs=True).remove)
             stack.callback(watched.register_forward_hook(after, with_kwargs=True).remove)
         try:
-            run(module, *flat.rebuilt([leaf.tensor.clone() for leaf in flat.leaves]), keep_modes=keep_modes)
+            run(module, *flat.rebuilt([tensor.clone() for tensor in flat.tensors]), keep_modes=keep_modes)
         except Exception as error:  # a forward may raise anything
             message = f"{what} does not run on these inputs: {reason(error)}"
             raise UsageError(message, hint="check their types and sizes") from error
@@ -501,4 +501,4 @@ class _Swap(TorchFunctionMode):
 
 
 def _tensors(value: object) -> list[torch.Tensor]:
-    return [leaf.tensor for leaf in Flat(value).leaves if leaf.tensor.layout is torch.strided]
+    return [tensor for tensor in Flat(value).tensors if tensor.layout is torch.strided]

@@ -1,7 +1,7 @@
 """Flattens nested values to named tensors and rebuilds them.
 
-An ONNX graph has a flat list of named tensors; a forward has tuples, dicts, dataclasses and caches. A `Flat` remembers
-everything about a value except its tensors. Complex numbers become pairs of real ones along a new last axis.
+A graph has a flat list of named tensors; a forward has tuples, dicts, dataclasses and caches. A `Shape` has everything
+about a value except its tensors, as plain data.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias, cast
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
 
 import torch
 from msgspec import Struct
@@ -20,6 +21,7 @@ from torch import Tensor
 # with two of these, for self-attention and cross-attention. No library is imported.
 
 Pair = tuple[Tensor, Tensor]
+SIZES = (torch.SymInt, torch.SymFloat)
 _SELF, _CROSS = "self_attention_cache", "cross_attention_cache"
 
 
@@ -37,7 +39,7 @@ def split_cache(value: object) -> list[Pair] | None:
     return pairs or None
 
 
-def join_cache(template: object, pairs: Sequence[Pair]) -> object:
+def join_cache(template: object, pairs: Sequence[Pair | tuple[None, None]]) -> object:
     """Return a new cache like `template` with other contents: modules write into it, so every call needs its own."""
     fresh = cast("Any", copy.copy(template))
     layers = [copy.copy(layer) for layer in fresh.layers]
@@ -67,7 +69,7 @@ def named_pairs(value: object) -> dict[str, Pair] | None:
     }
 
 
-def with_pairs(template: object, pairs: Sequence[Pair]) -> object:
+def with_pairs(template: object, pairs: Sequence[Pair | tuple[None, None]]) -> object:
     """Return a new cache like `template` with other contents, in the order of `named_pairs`."""
     if not hasattr(template, _CROSS):
         return join_cache(template, pairs)
@@ -104,67 +106,121 @@ def keeping_all(cache: object) -> object:
 
 
 _CONSTANT = (bool, int, float, str)
-Rebuild: TypeAlias = "Callable[[Iterator[torch.Tensor]], Any]"
 
 
 class Leaf(Struct, frozen=True):
+    """A tensor, or complex numbers as pairs of real ones along a new last axis."""
+
+    is_complex: bool = False
+
+
+class Fixed(Struct, frozen=True):
+    """A value without tensors."""
+
+    value: Any
+
+
+class Nest(Struct, frozen=True):
+    """A container with its keys and the structures of its items."""
+
+    kind: type[Any]
+    keys: tuple[Any, ...]
+    parts: tuple[Shape, ...]
+
+
+class Cache(Struct, frozen=True):
+    """A cache of keys and values; `template` is the cache without tensors."""
+
+    template: Any
+    layers: tuple[str, ...]
+
+
+Shape = Leaf | Fixed | Nest | Cache
+
+
+class NamedTensor(Struct, frozen=True):
     """A tensor inside a value, and its name."""
 
     name: str
-    tensor: torch.Tensor
+    tensor: Tensor
 
 
 class Flat:
-    """A flattened value: its named tensors, and how to rebuild it with others."""
+    """A flattened value: its named tensors, and how to rebuild it with others.
 
-    def __init__(self, value: object, name: str = "") -> None:
-        """Flatten a value; `name` is the prefix of its tensors' names."""
-        self.leaves: list[Leaf] = []
+    Args:
+        value: Any value.
+        name: The prefix of its tensors' names.
+        in_torch: Flatten for a graph of torch: sizes are computed like tensors, and complex numbers stay.
+    """
+
+    def __init__(self, value: object, name: str = "", *, in_torch: bool = False) -> None:
+        self.leaves: list[NamedTensor] = []
         self.others: list[tuple[str, object]] = []  # names and values of what is neither a tensor nor None
-        self._rebuild = self._flatten(value, name)
+        self._in_torch = in_torch
+        self.shape = self._flatten(value, name)
 
     @property
     def names(self) -> list[str]:
         """The names of the tensors, in order."""
         return [leaf.name for leaf in self.leaves]
 
-    def rebuilt(self, tensors: Sequence[torch.Tensor]) -> Any:
-        """Return the value with other tensors in it."""
-        return self._rebuild(iter(tensors))
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The tensors, in order."""
+        return [leaf.tensor for leaf in self.leaves]
 
-    def _flatten(self, value: object, name: str) -> Rebuild:
-        if isinstance(value, torch.Tensor) and value.is_complex() and value.layout is torch.strided:
-            self.leaves.append(Leaf(name or "output", torch.view_as_real(value.resolve_conj())))
-            return lambda tensors: torch.view_as_complex(next(tensors))
-        if isinstance(value, torch.Tensor):
-            self.leaves.append(Leaf(name or "output", value))
-            return next
+    def rebuilt(self, tensors: Sequence[Tensor]) -> Any:
+        """Return the value with other tensors in it."""
+        return rebuilt(self.shape, iter(tensors))
+
+    def _flatten(self, value: Any, name: str) -> Shape:
+        if isinstance(value, Tensor):
+            is_pair = not self._in_torch and value.is_complex() and value.layout is torch.strided
+            tensor = torch.view_as_real(value.resolve_conj()) if is_pair else value
+            self.leaves.append(NamedTensor(name or "output", tensor))
+            return Leaf(is_pair)
+        if self._in_torch and isinstance(value, SIZES):
+            self.leaves.append(NamedTensor(name, cast("Tensor", value)))
+            return Leaf()
         if (pairs := named_pairs(value)) is not None:
             for layer, (keys, values) in pairs.items():
-                self.leaves += [Leaf(f"{name}.{layer}.key", keys), Leaf(f"{name}.{layer}.value", values)]
-            return lambda tensors: with_pairs(value, [(next(tensors), next(tensors)) for _ in pairs])
-        fields: Sequence[Any] | None = getattr(value, "_fields", None)  # of a named tuple
-        if isinstance(value, Mapping):
-            items = cast("Mapping[Any, object]", value)
-        elif isinstance(value, (tuple, list)):
-            listed = cast("Sequence[object]", value)
-            items = dict(enumerate(listed) if fields is None else zip(fields, listed, strict=True))
-        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-            items = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        else:
-            if value is not None:
-                self.others.append((name, value))
-            return lambda _tensors: value
-        kind: Any = cast(Any, value).__class__
-        rebuilds = {key: self._flatten(item, f"{name}.{key}" if name else str(key)) for key, item in items.items()}
+                self.leaves += [NamedTensor(f"{name}.{layer}.key", keys), NamedTensor(f"{name}.{layer}.value", values)]
+            return Cache(with_pairs(value, [(None, None)] * len(pairs)), tuple(pairs))
+        if (items := items_of(value)) is not None:
+            parts = (self._flatten(item, f"{name}.{key}" if name else str(key)) for key, item in items.items())
+            return Nest(value.__class__, tuple(items), tuple(parts))
+        if value is not None:
+            self.others.append((name, value))
+        return Fixed(value)
 
-        def rebuild(tensors: Iterator[torch.Tensor]) -> Any:
-            parts: dict[Any, Any] = {key: rebuild(tensors) for key, rebuild in rebuilds.items()}
-            if isinstance(value, (tuple, list)):
-                return kind([*parts.values()]) if fields is None else kind(*parts.values())
-            return parts if kind is dict else kind(**parts)
 
-        return rebuild
+def items_of(value: Any) -> dict[Any, Any] | None:
+    """Return the items of a container by key; None for other values."""
+    if isinstance(value, Mapping):
+        return dict(cast("Mapping[Any, Any]", value))
+    if isinstance(value, (tuple, list)):
+        items = cast("Sequence[Any]", value)
+        return dict(zip(getattr(items, "_fields", range(len(items))), items, strict=True))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return None
+
+
+def rebuilt(shape: Shape, tensors: Iterator[Any]) -> Any:
+    """Build a value of this structure from the next tensors."""
+    if isinstance(shape, Fixed):
+        return shape.value
+    if isinstance(shape, Leaf):
+        return torch.view_as_complex(next(tensors)) if shape.is_complex else next(tensors)
+    if isinstance(shape, Cache):
+        return with_pairs(shape.template, [(next(tensors), next(tensors)) for _ in shape.layers])
+    kind: Any = shape.kind
+    parts = [rebuilt(part, tensors) for part in shape.parts]
+    if issubclass(shape.kind, (tuple, list)):
+        return kind(*parts) if hasattr(kind, "_fields") else kind(parts)
+    items = dict(zip(shape.keys, parts, strict=True))
+    return kind(items) if shape.kind in (dict, OrderedDict) else kind(**items)
 
 
 def fixed_arguments(module: torch.nn.Module, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, Any]:

@@ -175,7 +175,7 @@ class _Call:
                 "the model depends on its data, and its weights have none: they are on the meta device",
                 hint="give a model with weights",
             )
-        log = self._run([leaf.tensor for leaf in self._flat.leaves], lambda tensor: tensor, contextlib.nullcontext())
+        log = self._run(self._flat.tensors, lambda tensor: tensor, contextlib.nullcontext())
         return _to_program(log, int, {}, [*notes, *self._notes()])
 
     def _run(
@@ -204,7 +204,7 @@ class _Call:
             RecordingMode(log, tracker, stand_in),
         ):
             result = self._module(*args, **values)
-        outputs = [stand_in(leaf.tensor) for leaf in Flat(result).leaves]
+        outputs = [stand_in(tensor) for tensor in Flat(result).tensors]
         log.outputs = [
             log.value(tensor) if log.knows(tensor) else log.add(tensor, "constant", Store.WEIGHT) for tensor in outputs
         ]
@@ -252,7 +252,7 @@ def _state(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 def _device_of(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.device:
     """Return the device of the inputs or weights, or the CPU if all of them are on the meta device."""
-    inputs = [leaf.tensor for leaf in Flat([*args, *kwargs.values()]).leaves]
+    inputs = Flat([*args, *kwargs.values()]).tensors
     devices = [tensor.device for tensor in (*inputs, *(tensor for _, tensor in _state(module))) if not tensor.is_meta]
     return devices[0] if devices else torch.device("cpu")
 
