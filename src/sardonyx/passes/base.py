@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from abc import abstractmethod
+from collections.abc import Container
 from importlib import import_module
 from typing import ClassVar
 
@@ -18,12 +19,12 @@ from msgspec.structs import force_setattr
 
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Builder, Drop, Match, ModelRule, NodeRule, Proposal, Refused, Replacement, Rule, Share
-from sardonyx.passes._matching import NoMatch, optional, require, required
+from sardonyx.passes._matching import NoMatch, operand_producer, optional, require, required
 from sardonyx.records.run import Accuracy
 
 __all__ = [
     "ALL_TARGETS", "Accuracy", "Builder", "Drop", "Example", "Facts", "Match", "ModelPass", "NoMatch", "NodePass",
-    "OperandPass", "Pass", "Proposal", "Refused", "Replacement", "Share", "optional", "require", "required",
+    "OperandPass", "PairPass", "Pass", "Proposal", "Refused", "Replacement", "Share", "optional", "require", "required",
 ]  # fmt: skip
 ALL_TARGETS = ("portable", "ort")
 
@@ -111,6 +112,31 @@ class OperandPass(NodePass):
     @abstractmethod
     def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match | Refused | None:
         """Return what `match` returns, for one operand."""
+
+
+class PairPass(OperandPass):
+    """A pass that matches an operator and the producer of one of its operands, as in f(g(x)).
+
+    What it raises as a refusal is about both, and comes second to the refusal for other readers of the operand.
+    """
+
+    inner: ClassVar[Container[str]]  # the operators that may produce the operand
+    operand: ClassVar[int | None] = None  # its index; any one if None
+    read_elsewhere: ClassVar[str] = ""  # why it refuses if another node reads the operand too; without, it does not
+
+    def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match | Refused | None:
+        """Return the match of the node with the producer of one operand."""
+        inner = operand_producer(node, index, self.inner) if self.operand in (None, index) else None
+        result = None if inner is None else self.outcome(self.match_pair, inner, node, index, graph)
+        if inner is None or result is None:
+            return None
+        if self.read_elsewhere and graph.sole_consumer(inner.outputs[0]) is not node:
+            return Refused(self.read_elsewhere, (inner, node))
+        return result if isinstance(result, Match) or result.nodes else Refused(result.reason, (inner, node))
+
+    @abstractmethod
+    def match_pair(self, inner: ir.Node, node: ir.Node, index: int, graph: Facts) -> Match | Refused | None:
+        """Return what `match` returns, for a node and the producer of its operand at this place."""
 
 
 class ModelPass(Pass, ModelRule):

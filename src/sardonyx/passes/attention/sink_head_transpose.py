@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.passes._matching import consumer_of, is_used, operand_producer, require, require_sole, required
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Replacement
+from sardonyx.passes._matching import consumer_of, is_used, require, required
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, PairPass, Replacement
 
 _READERS = ("RotaryEmbedding", "Attention")
 
 
-class SinkHeadTranspose(NodePass):
+class SinkHeadTranspose(PairPass):
     """Norms of heads after a transpose of heads and length."""
 
     accuracy = Accuracy.EXACT
     roots = ("RMSNormalization", "LayerNormalization")
+    inner, operand = ("Transpose",), 0
+    read_elsewhere = "the transpose is read elsewhere"
     opset = 23
     needs = 23
     example = Example(
@@ -40,22 +42,18 @@ class SinkHeadTranspose(NodePass):
         opset=23,
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match:
-        swap = required(operand_producer(node, 0, ("Transpose",)))
+    def match_pair(self, inner: ir.Node, node: ir.Node, index: int, graph: Facts) -> Match:
         required(consumer_of(node.outputs[0], graph, _READERS))
-        nodes, unused = (swap, node), node.outputs[1:]
-        require_sole(node, swap, graph, "the transpose is read elsewhere")
-        perm = swap.attributes.get_ints("perm") or ()
+        perm, unused = inner.attributes.get_ints("perm") or (), node.outputs[1:]
         keeps_last = bool(perm) and perm[-1] == len(perm) - 1
-        require(keeps_last, "the transpose moves the axis that is normalised", *nodes)
+        require(keeps_last, "the transpose moves the axis that is normalised")
         is_last = node.attributes.get_int("axis", -1) in (-1, len(perm) - 1)
         vectors = all(graph.rank(value) == 1 for value in node.inputs[1:] if value is not None)
-        require(is_last and vectors, "it does not normalise each head separately", *nodes)
-        require(not any(map(is_used, unused)), "its mean or deviation output is read", *nodes)
+        require(is_last and vectors, "it does not normalise each head separately")
+        require(not any(map(is_used, unused)), "its mean or deviation output is read")
 
         def build(op: Builder) -> Replacement:
-            """Normalise, then transpose."""
-            normalised = op.node(node.op_type, (swap.inputs[0], *node.inputs[1:]), dict(node.attributes))
-            return [op.like(swap, normalised), *(None for _ in unused)]
+            normalised = op.node(node.op_type, (inner.inputs[0], *node.inputs[1:]), dict(node.attributes))
+            return [op.like(inner, normalised), *(None for _ in unused)]
 
-        return Match(nodes, build=build)
+        return Match((inner, node), build=build)

@@ -11,15 +11,17 @@ import math
 
 import onnx_ir as ir
 
-from sardonyx.passes._matching import operand_producer, require, require_sole, required, with_operand
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, NoMatch, Replacement
+from sardonyx.passes._matching import require, with_operand
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NoMatch, PairPass, Replacement
 
 
-class SinkRotaryScale(NodePass):
+class SinkRotaryScale(PairPass):
     """A scale before a rotation, of all or a part of each head."""
 
     accuracy = Accuracy.REASSOCIATES
     roots = ("RotaryEmbedding",)
+    inner, operand = ("Mul", "Div"), 0
+    read_elsewhere = "the scaled value is read elsewhere"
     opset = 23
     needs = 23
     example = Example(
@@ -36,20 +38,17 @@ class SinkRotaryScale(NodePass):
         opset=23,
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match:
-        scaling = required(operand_producer(node, 0, ("Mul", "Div")))
+    def match_pair(self, inner: ir.Node, node: ir.Node, index: int, graph: Facts) -> Match:
         require(graph.dtype(node.outputs[0]) == ir.DataType.FLOAT)
-        for side in (0, 1) if scaling.op_type == "Mul" else (1,):
-            number, states = graph.scalar(scaling.inputs[side]), scaling.inputs[1 - side]
-            if number is not None and math.isfinite(number) and graph.same_shape(states, scaling.outputs[0]):
+        for side in (0, 1) if inner.op_type == "Mul" else (1,):
+            number, states = graph.scalar(inner.inputs[side]), inner.inputs[1 - side]
+            if number is not None and math.isfinite(number) and graph.same_shape(states, inner.outputs[0]):
                 break
         else:
             raise NoMatch
-        require_sole(node, scaling, graph, "the scaled value is read elsewhere")
 
         def build(op: Builder) -> Replacement:
-            """Rotate, then scale."""
             rotated = op.like(node, with_operand(node, 0, states))
-            return op.like(scaling, with_operand(scaling, 1 - side, rotated))
+            return op.like(inner, with_operand(inner, 1 - side, rotated))
 
-        return Match((scaling, node), build=build)
+        return Match((inner, node), build=build)

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.passes._matching import operand_producer, require, required, with_operand
-from sardonyx.passes.base import Accuracy, Example, Facts, Match, OperandPass
+from sardonyx.passes._matching import require, with_operand
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, PairPass
 
 _COSTLY = ("Cos", "Sin")
 
 
-class SplitConcatTrig(OperandPass):
+class SplitConcatTrig(PairPass):
     """Elementwise operations on a value concatenated with itself."""
 
     accuracy = Accuracy.REASSOCIATES  # vector kernels round the elements at the end of a tensor differently
     roots = (*_COSTLY, "Cast", "Mul", "Div")
+    inner = ("Concat",)
     example = Example(
         before="""
             (float[N, 4] x) => (float[N, 8] y)
@@ -33,13 +34,12 @@ class SplitConcatTrig(OperandPass):
         refusal="the doubled value is read elsewhere",
     )
 
-    def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match:
-        doubling = required(operand_producer(node, index, ("Concat",)))
-        require(len(doubling.inputs) == 2 and doubling.inputs[0] is doubling.inputs[1])
+    def match_pair(self, inner: ir.Node, node: ir.Node, index: int, graph: Facts) -> Match:
+        require(len(inner.inputs) == 2 and inner.inputs[0] is inner.inputs[1])
         if node.op_type in ("Mul", "Div"):  # by a number
             require(graph.scalar(node.inputs[1 - index]) is not None)
             require(graph.same_shape(node.inputs[index], node.outputs[0]))
-        is_sole = node.op_type in _COSTLY or graph.sole_consumer(doubling.outputs[0]) is node
-        require(is_sole, "the doubled value is read elsewhere", doubling, node)
-        inputs = with_operand(node, index, doubling.inputs[0])
-        return Match((doubling, node), build=lambda op: op.like(doubling, (op.like(node, inputs),) * 2))
+        is_sole = node.op_type in _COSTLY or graph.sole_consumer(inner.outputs[0]) is node
+        require(is_sole, "the doubled value is read elsewhere")
+        inputs = with_operand(node, index, inner.inputs[0])
+        return Match((inner, node), build=lambda op: op.like(inner, (op.like(node, inputs),) * 2))

@@ -11,15 +11,16 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.ir.ops import BROADCASTS
-from sardonyx.passes._matching import axes_of, fits_without, operand_producer, require, required, with_operand
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, OperandPass, Replacement
+from sardonyx.passes._matching import axes_of, fits_without, require, required, with_operand
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, PairPass, Replacement
 
 
-class EliminateExpand(OperandPass):
+class EliminateExpand(PairPass):
     """Operands that are expanded although the operator broadcasts them."""
 
     accuracy = Accuracy.EXACT
     roots = tuple(sorted(BROADCASTS))
+    inner = ("Expand", "ConstantOfShape", "Unsqueeze")
     opset = 8  # since then all of them broadcast by the same rule
     example = Example(
         before="""
@@ -38,20 +39,19 @@ class EliminateExpand(OperandPass):
         refusal="the result would have another shape",
     )
 
-    def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match:
-        spread = required(operand_producer(node, index, ("Expand", "ConstantOfShape", "Unsqueeze")))
+    def match_pair(self, inner: ir.Node, node: ir.Node, index: int, graph: Facts) -> Match:
         refusal, fill = "the result would have another shape", None
-        if spread.op_type == "ConstantOfShape":
-            number = spread.attributes.get("value")
+        if inner.op_type == "ConstantOfShape":
+            number = inner.attributes.get("value")
             fill = np.zeros((), np.float32) if number is None else number.as_tensor().numpy().reshape(())
-        if spread.op_type == "Unsqueeze":
-            axes, refusal = required(axes_of(spread, graph) or None), ""
+        if inner.op_type == "Unsqueeze":
+            axes, refusal = required(axes_of(inner, graph) or None), ""
             require(axes == tuple(range(len(axes))))  # broadcasting inserts leading axes only
-        shape = graph.shape(spread.inputs[0]) if fill is None else ()
-        require(fits_without(node, index, shape, graph), refusal, spread, node)
+        shape = graph.shape(inner.inputs[0]) if fill is None else ()
+        require(fits_without(node, index, shape, graph), refusal)
 
         def build(op: Builder) -> Replacement:
-            source = spread.inputs[0] if fill is None else op.constant(fill, "fill")
+            source = inner.inputs[0] if fill is None else op.constant(fill, "fill")
             return op.like(node, with_operand(node, index, source))
 
-        return Match((spread, node), build=build)
+        return Match((inner, node), build=build)

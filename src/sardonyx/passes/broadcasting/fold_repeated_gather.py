@@ -14,17 +14,18 @@ import onnx_ir as ir
 
 from sardonyx.ir.ops import BROADCASTS, MOVES_DATA
 from sardonyx.ir.scopes import operand
-from sardonyx.passes._matching import fits_without, operand_producer, require, required, with_operand
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, OperandPass, Replacement
+from sardonyx.passes._matching import fits_without, require, required, with_operand
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, PairPass, Replacement
 
 _MAX_DEPTH = 16
 
 
-class FoldRepeatedGather(OperandPass):
+class FoldRepeatedGather(PairPass):
     """The same row of a table for every element."""
 
     accuracy = Accuracy.EXACT
     roots = tuple(sorted(BROADCASTS))
+    inner = ("Gather",)
     opset = 8
     example = Example(
         before="""
@@ -53,20 +54,19 @@ class FoldRepeatedGather(OperandPass):
         refusal="another shape",
     )
 
-    def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match:
-        gather = required(operand_producer(node, index, ("Gather",)))
-        table, indices = gather.inputs
+    def match_pair(self, inner: ir.Node, node: ir.Node, index: int, graph: Facts) -> Match:
+        table, indices = inner.inputs
         count, *row_shape = required(graph.shape(table) or None)
-        require(gather.attributes.get_int("axis", 0) in (0, -1 - len(row_shape)) and graph.rank(indices) != 0)
+        require(inner.attributes.get_int("axis", 0) in (0, -1 - len(row_shape)) and graph.rank(indices) != 0)
         row = required(_only_number(indices, graph))
         require(isinstance(count, int) and 0 <= row < count)
-        require(fits_without(node, index, tuple(row_shape), graph), "the result would have another shape", gather, node)
+        require(fits_without(node, index, tuple(row_shape), graph), "the result would have another shape")
 
         def build(op: Builder) -> Replacement:
-            once = op.like(gather, (table, op.constant(np.array(row, np.int64), "row")))
+            once = op.like(inner, (table, op.constant(np.array(row, np.int64), "row")))
             return op.like(node, with_operand(node, index, once))
 
-        return Match((gather, node), build=build)
+        return Match((inner, node), build=build)
 
 
 def _only_number(value: ir.Value | None, graph: Facts, depth: int = _MAX_DEPTH) -> int | None:

@@ -13,18 +13,20 @@ import onnx_ir as ir
 
 from sardonyx.ir.expressions import Expression, known
 from sardonyx.ir.tensors import ExpressionTensor
-from sardonyx.passes._matching import number_of, operand_producer, require, require_sole, required
-from sardonyx.passes.base import Accuracy, Example, Facts, Match, OperandPass
+from sardonyx.passes._matching import number_of, require, required
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, PairPass
 
 _OPERATIONS = ("Add", "Sub", "Mul", "Div", "Max", "Min")  # every engine rounds them alike
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
 
 
-class FoldWhereBranches(OperandPass):
+class FoldWhereBranches(PairPass):
     """Arithmetic on a Where between two numbers."""
 
     accuracy = Accuracy.EXACT
     roots = _OPERATIONS
+    inner = ("Where",)
+    read_elsewhere = "the Where is read elsewhere"
     opset = 9  # the first with Where
     example = Example(
         before="""
@@ -39,19 +41,15 @@ class FoldWhereBranches(OperandPass):
         refusal="read elsewhere",
     )
 
-    def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match:
-        choice = required(operand_producer(node, index, ("Where",)))
+    def match_pair(self, inner: ir.Node, node: ir.Node, index: int, graph: Facts) -> Match:
         require(len(node.inputs) == 2)
-        number, (condition, *branches) = _number(node.inputs[1 - index], graph), choice.inputs
+        number, (condition, *branches) = _number(node.inputs[1 - index], graph), inner.inputs
         require(graph.same_shape(condition, node.outputs[0]))  # the number may determine the shape
         numbers = [_number(branch, graph) for branch in branches]
-        require_sole(node, choice, graph, "the Where is read elsewhere")
-        first, second = (
-            required(_fold(node, index, branch, number), "the sign of a zero may change", choice, node)
-            for branch in numbers
-        )
+        folded = (_fold(node, index, branch, number) for branch in numbers)
+        first, second = (required(branch, "the sign of a zero may change") for branch in folded)
         return Match(
-            (choice, node),
+            (inner, node),
             build=lambda op: op.Where(condition, op.constant(first, "branch"), op.constant(second, "branch")),
         )
 

@@ -9,15 +9,17 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.ir.ops import BROADCASTS, UNARY
-from sardonyx.passes._matching import number_of, operand_producer, require, require_sole, required, with_operand
-from sardonyx.passes.base import Accuracy, Example, Facts, Match, OperandPass
+from sardonyx.passes._matching import number_of, require, required, with_operand
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, PairPass
 
 
-class SinkExpand(OperandPass):
+class SinkExpand(PairPass):
     """Elementwise work on copies."""
 
     accuracy = Accuracy.EXACT
     roots = tuple(sorted(BROADCASTS | UNARY))
+    inner = ("Expand",)
+    read_elsewhere = "the expanded value is read elsewhere"
     opset = 8  # the first with Expand
     example = Example(
         before="""
@@ -33,11 +35,9 @@ class SinkExpand(OperandPass):
         refusal="read elsewhere",
     )
 
-    def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match:
-        expand = required(operand_producer(node, index, ("Expand",)))
-        rank = required(graph.rank(expand.inputs[0]))
+    def match_pair(self, inner: ir.Node, node: ir.Node, index: int, graph: Facts) -> Match:
+        rank = required(graph.rank(inner.inputs[0]))
         others = [value for place, value in enumerate(node.inputs) if place != index]
         require(all(number_of(other, graph, rank=rank) is not None for other in others))
-        require_sole(node, expand, graph, "the expanded value is read elsewhere")
-        inputs = with_operand(node, index, expand.inputs[0])
-        return Match((expand, node), build=lambda op: op.like(expand, (op.like(node, inputs), expand.inputs[1])))
+        inputs = with_operand(node, index, inner.inputs[0])
+        return Match((inner, node), build=lambda op: op.like(inner, (op.like(node, inputs), inner.inputs[1])))

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.passes._matching import operand_producer, require, required
-from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, PairPass, require, required
 
 
-class EliminateSplitConcat(NodePass):
+class EliminateSplitConcat(PairPass):
     """Parts of a Split that are concatenated again."""
 
     accuracy = Accuracy.EXACT
     roots = ("Concat",)
+    inner, operand = ("Split",), 0
     opset = 4  # before, the axis of Concat was optional
     example = Example(
         before="""
@@ -28,12 +28,10 @@ class EliminateSplitConcat(NodePass):
         refusal="all parts in order",
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match:
-        split = required(operand_producer(node, 0, ("Split",)))
-        rank = required(graph.rank(split.inputs[0]))
-        require(all(value in split.outputs for value in node.inputs))
-        is_whole = tuple(node.inputs) == tuple(split.outputs)
-        require(is_whole, "it does not concatenate all parts in order", split, node)
-        is_same = node.attributes.get_int("axis", 0) % rank == split.attributes.get_int("axis", 0) % rank
-        require(is_same, "the Split is along another axis", split, node)
-        return Match((split, node), build=lambda _: split.inputs[:1])
+    def match_pair(self, inner: ir.Node, node: ir.Node, index: int, graph: Facts) -> Match:
+        rank = required(graph.rank(inner.inputs[0]))
+        require(all(value in inner.outputs for value in node.inputs))
+        require(tuple(node.inputs) == tuple(inner.outputs), "it does not concatenate all parts in order")
+        first, second = (each.attributes.get_int("axis", 0) % rank for each in (inner, node))
+        require(first == second, "the Split is along another axis")
+        return Match((inner, node), build=lambda _: inner.inputs[:1])

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.passes._matching import operand_producer, require, require_sole, required
+from sardonyx.passes._matching import require, require_sole, required
 from sardonyx.passes._numbers import FLOATS, INTEGERS, preserves_values
-from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, PairPass
 
 
-class MergeCasts(NodePass):
+class MergeCasts(PairPass):
     """Two consecutive casts, the first without loss."""
 
     accuracy = Accuracy.EXACT
-    roots = ("Cast",)
+    roots = inner = ("Cast",)
     opset = 6  # before, the type was given as a string
     example = Example(
         before="""
@@ -32,15 +32,14 @@ class MergeCasts(NodePass):
         refusal="may round",
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match:
-        inner = required(operand_producer(node, 0, ("Cast",)))
+    def match_pair(self, inner: ir.Node, node: ir.Node, index: int, graph: Facts) -> Match:
         source, nodes = required(inner.inputs[0]), (inner, node)
         dtype = required(graph.dtype(source))
         through, to = (ir.DataType(cast.attributes.get_int("to", 0)) for cast in nodes)
-        require(preserves_values(dtype, through), "the first cast may round", *nodes)
+        require(preserves_values(dtype, through), "the first cast may round")
         if to == dtype:
             return Match(nodes, build=lambda _: source)
         require(to in INTEGERS or to in FLOATS)
-        require(dtype not in FLOATS or to not in INTEGERS, "a float becomes an integer", *nodes)
+        require(dtype not in FLOATS or to not in INTEGERS, "a float becomes an integer")
         require_sole(node, inner, graph, "the value in between is read elsewhere")
         return Match(nodes, build=lambda op: op.like(node, (source,)))

@@ -13,17 +13,18 @@ import onnx_ir as ir
 
 from sardonyx.ir.ops import VIEWS
 from sardonyx.ir.scopes import operand
-from sardonyx.passes._matching import axes_of, operand_producer, require_sole, required, reshape_target
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Replacement
+from sardonyx.passes._matching import axes_of, require_sole, required, reshape_target
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, PairPass, Replacement
 
 _MOST_AXES = 64  # of a tensor of unknown rank; the limit of numpy
 
 
-class MergeReshapes(NodePass):
+class MergeReshapes(PairPass):
     """Two consecutive views."""
 
     accuracy = Accuracy.EXACT
     roots = tuple(sorted(VIEWS))
+    inner, operand = VIEWS, 0
     opset = 5  # before, the target of Reshape was an attribute
     example = Example(
         before="""
@@ -38,8 +39,7 @@ class MergeReshapes(NodePass):
         refusal="copies a dim",
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match:
-        inner = required(operand_producer(node, 0, VIEWS))
+    def match_pair(self, inner: ir.Node, node: ir.Node, index: int, graph: Facts) -> Match:
         source, nodes = required(inner.inputs[0]), (inner, node)
         first, second = (axes_of(each, graph) if each.op_type in ("Squeeze", "Unsqueeze") else None for each in nodes)
         # One removes exactly the axes that the other inserts; no size has to be known for that.

@@ -12,16 +12,18 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.passes._matching import operand_producer, require, require_sole, required, static
+from sardonyx.passes._matching import require, required, static
 from sardonyx.passes._parts import Ranges, ranges
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Replacement
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, PairPass, Replacement
 
 
-class MergeSlices(NodePass):
+class MergeSlices(PairPass):
     """Two consecutive Slices."""
 
     accuracy = Accuracy.EXACT
-    roots = ("Slice",)
+    roots = inner = ("Slice",)
+    operand = 0
+    read_elsewhere = "the value in between is read elsewhere"
     opset = 10  # before, ranges were attributes
     example = Example(
         before="""
@@ -43,12 +45,10 @@ class MergeSlices(NodePass):
         refusal="whose size is dynamic",
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match:
-        inner = required(operand_producer(node, 0, ("Slice",)))
+    def match_pair(self, inner: ir.Node, node: ir.Node, index: int, graph: Facts) -> Match:
         nodes = (inner, node)
-        first, second = (required(ranges(each, graph), "a range is computed", *nodes) for each in nodes)
-        shape = required(graph.shape(inner.inputs[0]), "a range is computed", *nodes)
-        require_sole(node, inner, graph, "the value in between is read elsewhere")
+        first, second = (required(ranges(each, graph), "a range is computed") for each in nodes)
+        shape = required(graph.shape(inner.inputs[0]), "a range is computed")
         joint = dict(first)
         for axis, (start, end, step) in second.items():
             size, before = shape[axis], first.get(axis)
@@ -56,8 +56,8 @@ class MergeSlices(NodePass):
                 joint[axis] = (start, end, step)
                 continue
             refusal = "both slice the same axis, whose size is dynamic or whose step is negative"
-            require(before[2] > 0 and step > 0, refusal, *nodes)
-            combined = range(*slice(*before).indices(static(size, refusal, *nodes)))[slice(start, end, step)]
+            require(before[2] > 0 and step > 0, refusal)
+            combined = range(*slice(*before).indices(static(size, refusal)))[slice(start, end, step)]
             if len(combined) <= 1:  # its step and bounds may be beyond 64 bits
                 combined = range(combined[0], combined[0] + 1) if combined else range(0)
             joint[axis] = (combined.start, combined.stop, combined.step)

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.passes._matching import operand_producer, permutation, require, require_sole, required
-from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass
+from sardonyx.passes._matching import permutation, require, require_sole, required
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, PairPass
 
 
-class MergeTransposes(NodePass):
+class MergeTransposes(PairPass):
     """Two consecutive Transposes."""
 
     accuracy = Accuracy.EXACT
-    roots = ("Transpose",)
+    roots = inner = ("Transpose",)
     example = Example(
         before="""
             (float[N, 3, 4] x) => (float[4, 3, N] y)
@@ -30,8 +30,7 @@ class MergeTransposes(NodePass):
         refusal="read elsewhere",
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match:
-        inner = required(operand_producer(node, 0, ("Transpose",)))
+    def match_pair(self, inner: ir.Node, node: ir.Node, index: int, graph: Facts) -> Match:
         source, nodes = required(inner.inputs[0]), (inner, node)
         first, second = permutation(inner, graph), permutation(node, graph)
         rank = len(first or second or ())

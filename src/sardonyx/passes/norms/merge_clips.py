@@ -13,16 +13,18 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.passes._matching import operand_producer, require, require_sole, required
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Replacement
+from sardonyx.passes._matching import require, required
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, PairPass, Replacement
 from sardonyx.passes.norms._arithmetic import BOUNDS_AS_INPUTS, LARGEST, bounds, merged
 
 
-class MergeClips(NodePass):
+class MergeClips(PairPass):
     """Two consecutive clips."""
 
     accuracy = Accuracy.EXACT
-    roots = ("Clip", "Relu")
+    roots = inner = ("Clip", "Relu")
+    operand = 0
+    read_elsewhere = "the value in between is read elsewhere"
     opset = 6  # before, they had an attribute for working in place
     example = Example(
         before="""
@@ -36,14 +38,12 @@ class MergeClips(NodePass):
         refusal="a bound is computed",
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match:
-        inner = required(operand_producer(node, 0, self.roots))
+    def match_pair(self, inner: ir.Node, node: ir.Node, index: int, graph: Facts) -> Match:
         dtype, nodes = required(graph.dtype(node.inputs[0])), (inner, node)
         require(dtype in LARGEST)
         is_constant = bounds(inner, graph) is not None and bounds(node, graph) is not None
-        require(is_constant, "a bound is computed", *nodes)
-        require_sole(node, inner, graph, "the value in between is read elsewhere")
-        operator, limits = required(merged(inner, node, graph), "the sign of a zero would change", *nodes)
+        require(is_constant, "a bound is computed")
+        operator, limits = required(merged(inner, node, graph), "the sign of a zero would change")
         if operator == "Relu":
             return Match(nodes, build=lambda op: op.Relu(inner.inputs[0]))
         low = None if limits.low == -LARGEST[dtype] else limits.low

@@ -9,18 +9,20 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.passes._channels import USED_ELSEWHERE
-from sardonyx.passes._matching import operand_producer, require, require_sole, required
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, Replacement
+from sardonyx.passes._matching import require, required
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, PairPass, Replacement
 from sardonyx.passes.ort._contrib import DOMAIN, OrtPass, as_biased, on_ort
 
 _OPERATORS = {"none": "BiasGelu", "tanh": "FastGelu"}
 
 
-class FuseBiasGelu(OrtPass):
+class FuseBiasGelu(OrtPass, PairPass):
     """A bias before a Gelu."""
 
     accuracy = Accuracy.REASSOCIATES
     roots = ("Gelu",)
+    inner = ("Add",)
+    read_elsewhere = USED_ELSEWHERE
     opset = 20
     example = Example(
         before="""
@@ -32,14 +34,12 @@ class FuseBiasGelu(OrtPass):
         opset=20,
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match:
-        add = required(operand_producer(node, 0, ("Add",)))
-        bias_sum = required(as_biased(add, graph))
+    def match_pair(self, inner: ir.Node, node: ir.Node, index: int, graph: Facts) -> Match:
+        bias_sum = required(as_biased(inner, graph))
         operator = required(_OPERATORS.get(node.attributes.get_string("approximate", "none")))
         require(graph.dtype(bias_sum.source) == ir.DataType.FLOAT)
-        require_sole(node, add, graph, USED_ELSEWHERE)
 
         def build(op: Builder) -> Replacement:
             return op.node(operator, (bias_sum.source, bias_sum.vector(op, graph)), domain=DOMAIN)
 
-        return on_ort(Match((add, node), build=build), operator, graph)
+        return on_ort(Match((inner, node), build=build), operator, graph)

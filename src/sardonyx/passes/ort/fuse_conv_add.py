@@ -11,16 +11,18 @@ import onnx_ir as ir
 
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._channels import USED_ELSEWHERE
-from sardonyx.passes._matching import operand_producer, require, require_sole, required
-from sardonyx.passes.base import Accuracy, Example, Facts, Match, OperandPass
+from sardonyx.passes._matching import require
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, PairPass
 from sardonyx.passes.ort._contrib import OrtPass, contrib
 
 
-class FuseConvAdd(OrtPass, OperandPass):
+class FuseConvAdd(OrtPass, PairPass):
     """A residual added to a convolution."""
 
     accuracy = Accuracy.REASSOCIATES
     roots = ("Add",)
+    inner = ("Conv",)
+    read_elsewhere = USED_ELSEWHERE
     opset = 7  # before, Add broadcast only with an attribute
     example = Example(
         before="""
@@ -35,11 +37,10 @@ class FuseConvAdd(OrtPass, OperandPass):
         refusal="different shapes",
     )
 
-    def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match:
-        conv, other = required(operand_producer(node, index, ("Conv",))), node.inputs[1 - index]
+    def match_pair(self, inner: ir.Node, node: ir.Node, index: int, graph: Facts) -> Match:
+        other = node.inputs[1 - index]
         require(graph.dtype(other) == ir.DataType.FLOAT)
-        require_sole(node, conv, graph, USED_ELSEWHERE)
-        is_same = graph.same_shape(conv.outputs[0], other)
-        require(is_same, "both sides of the sum may have different shapes", conv, node)
-        inputs = (conv.inputs[0], conv.inputs[1], operand(conv, 2), other)
-        return contrib("FusedConv", (conv, node), inputs, conv.attributes, graph)
+        is_same = graph.same_shape(inner.outputs[0], other)
+        require(is_same, "both sides of the sum may have different shapes")
+        inputs = (*inner.inputs[:2], operand(inner, 2), other)
+        return contrib("FusedConv", (inner, node), inputs, inner.attributes, graph)

@@ -9,16 +9,18 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.passes._channels import USED_ELSEWHERE
-from sardonyx.passes._matching import operand_producer, require, require_sole, required
-from sardonyx.passes.base import Accuracy, Example, Facts, Match
+from sardonyx.passes._matching import require
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, PairPass
 from sardonyx.passes.ort._contrib import OrtPass, contrib
 
 
-class FuseGemmActivation(OrtPass):
+class FuseGemmActivation(OrtPass, PairPass):
     """An activation after a matrix product."""
 
     accuracy = Accuracy.REASSOCIATES
     roots = ("Tanh", "Relu", "LeakyRelu", "Sigmoid", "Softplus", "Softsign")
+    inner = ("Gemm",)
+    read_elsewhere = USED_ELSEWHERE
     opset = 11  # since then the third operand is optional, as in the runtime's operator
     example = Example(
         before="""
@@ -36,10 +38,8 @@ class FuseGemmActivation(OrtPass):
         refusal="used elsewhere",
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match:
-        gemm = required(operand_producer(node, 0, ("Gemm",)))
-        require(graph.dtype(gemm.outputs[0]) == ir.DataType.FLOAT)
-        require_sole(node, gemm, graph, USED_ELSEWHERE)
+    def match_pair(self, inner: ir.Node, node: ir.Node, index: int, graph: Facts) -> Match:
+        require(graph.dtype(inner.outputs[0]) == ir.DataType.FLOAT)
         slope = node.attributes.get_float("alpha", 0.01) if node.op_type == "LeakyRelu" else None
-        attributes = {**gemm.attributes, "activation": node.op_type, "activation_alpha": slope}
-        return contrib("FusedGemm", (gemm, node), gemm.inputs, attributes, graph)
+        attributes = {**inner.attributes, "activation": node.op_type, "activation_alpha": slope}
+        return contrib("FusedGemm", (inner, node), inner.inputs, attributes, graph)

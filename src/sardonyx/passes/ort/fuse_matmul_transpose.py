@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.passes._matching import operand_producer, require, required
-from sardonyx.passes.base import Accuracy, Example, Facts, Match
+from sardonyx.passes._matching import require, required
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, PairPass
 from sardonyx.passes.ort._contrib import OrtPass, contrib
 
 
-class FuseMatMulTranspose(OrtPass):
+class FuseMatMulTranspose(OrtPass, PairPass):
     """The transpose of a shared weight before a product."""
 
     accuracy = Accuracy.REASSOCIATES
     roots = ("MatMul",)
+    inner, operand = ("Transpose",), 1
     example = Example(
         before="""
             (bool[N, S] b) => (float[N, S, 3] y) <float[3, 2] w = {1, 2, -3, 4, 5, -6}>
@@ -31,9 +32,8 @@ class FuseMatMulTranspose(OrtPass):
         """,
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match:
-        transpose = required(operand_producer(node, 1, ("Transpose",)))
-        source, weight = node.inputs[0], transpose.inputs[0]
+    def match_pair(self, inner: ir.Node, node: ir.Node, index: int, graph: Facts) -> Match:
+        source, weight = node.inputs[0], inner.inputs[0]
         require(required(graph.tensor(weight)).dtype == ir.DataType.FLOAT and graph.rank(weight) == 2)
-        require(tuple(transpose.attributes.get_ints("perm", (1, 0))) == (1, 0) and (graph.rank(source) or 0) >= 2)
-        return contrib("FusedMatMul", (transpose, node), (source, weight), {"transB": 1}, graph)
+        require(tuple(inner.attributes.get_ints("perm", (1, 0))) == (1, 0) and (graph.rank(source) or 0) >= 2)
+        return contrib("FusedMatMul", (inner, node), (source, weight), {"transB": 1}, graph)

@@ -9,16 +9,18 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.passes._channels import USED_ELSEWHERE
-from sardonyx.passes._matching import number_of, operand_producer, other_operand, require, require_sole, required
-from sardonyx.passes.base import Accuracy, Example, Facts, Match, OperandPass
+from sardonyx.passes._matching import number_of, operand_producer, other_operand, require, required
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, PairPass
 from sardonyx.passes.ort._contrib import OrtPass, contrib
 
 
-class FuseQuickGelu(OrtPass, OperandPass):
+class FuseQuickGelu(OrtPass, PairPass):
     """A value times the sigmoid of a multiple of it."""
 
     accuracy = Accuracy.REASSOCIATES
     roots = ("Mul",)
+    inner = ("Sigmoid",)
+    read_elsewhere = USED_ELSEWHERE
     opset = 7  # before, Mul broadcast only with an attribute
     example = Example(
         before="""
@@ -30,14 +32,12 @@ class FuseQuickGelu(OrtPass, OperandPass):
         refusal="used elsewhere",
     )
 
-    def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match:
-        gate, value = required(operand_producer(node, index, ("Sigmoid",))), required(node.inputs[1 - index])
-        alpha, nodes = 1.0, (gate, node)
-        if gate.inputs[0] is not value:
-            times = required(operand_producer(gate, 0, ("Mul",)))
+    def match_pair(self, inner: ir.Node, node: ir.Node, index: int, graph: Facts) -> Match:
+        alpha, nodes, value = 1.0, (inner, node), required(node.inputs[1 - index])
+        if inner.inputs[0] is not value:
+            times = required(operand_producer(inner, 0, ("Mul",)))
             factor = required(other_operand(times, value))
-            alpha, nodes = float(required(number_of(factor, graph, rank=1))), (times, gate, node)
+            alpha, nodes = float(required(number_of(factor, graph, rank=1))), (times, inner, node)
             require((graph.rank(value) or 0) > 0)
         require(graph.dtype(value) == ir.DataType.FLOAT)
-        require_sole(node, gate, graph, USED_ELSEWHERE, *nodes)
         return contrib("QuickGelu", nodes, (value,), {"alpha": alpha}, graph)

@@ -10,16 +10,18 @@ import onnx_ir as ir
 
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._channels import USED_ELSEWHERE
-from sardonyx.passes._matching import operand_producer, require, require_sole, required
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, OperandPass, Replacement
+from sardonyx.passes._matching import require, required
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, PairPass, Replacement
 from sardonyx.passes.ort._contrib import DOMAIN, LAYER, RMS, OrtPass, as_biased, on_ort
 
 
-class FuseSkipBias(OrtPass, OperandPass):
+class FuseSkipBias(OrtPass, PairPass):
     """A bias before a fused residual norm."""
 
     accuracy = Accuracy.REASSOCIATES
     roots = (f"{DOMAIN}::{LAYER}", f"{DOMAIN}::{RMS}")
+    inner = ("Add",)
+    read_elsewhere = USED_ELSEWHERE
     opset = 7
     example = Example(
         before="""
@@ -43,12 +45,10 @@ class FuseSkipBias(OrtPass, OperandPass):
         refusal="used elsewhere",
     )
 
-    def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match:
+    def match_pair(self, inner: ir.Node, node: ir.Node, index: int, graph: Facts) -> Match:
         bias = 4 if node.op_type == LAYER else 3  # the index of the bias operand
         require(index < 2 and operand(node, bias) is None)
-        add = required(operand_producer(node, index, ("Add",)))
-        bias_sum = required(as_biased(add, graph))
-        require_sole(node, add, graph, USED_ELSEWHERE)
+        bias_sum = required(as_biased(inner, graph))
 
         def build(op: Builder) -> Replacement:
             """Build the same norm with the bias as one more operand."""
@@ -61,4 +61,4 @@ class FuseSkipBias(OrtPass, OperandPass):
                 new.name = new.name if old.name else ""
             return [new if old.name else None for old, new in zip(node.outputs, results, strict=True)]
 
-        return on_ort(Match((add, node), build=build), node.op_type, graph)
+        return on_ort(Match((inner, node), build=build), node.op_type, graph)
