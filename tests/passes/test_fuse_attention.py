@@ -242,6 +242,22 @@ def test_a_guard_against_nan_is_removed() -> None:
     assert_same(model, after, exact=False, feeds=feeds)
 
 
+def test_a_guard_after_the_cast_back_is_removed() -> None:
+    inputs = SIZED.replace("float[", "float16[").replace("4] v", "8] v")
+    body = f"""{KT}  s = MatMul(q, kt)  f = Cast <to = 1> (s)  p = Softmax(f)  h = Cast <to = 10> (p)
+        n = IsNaN(h)  g = Where(n, z, h)  y = MatMul(g, v)"""
+    model = attention(body, inputs=inputs, result="float16[2, 2, 5, 8] y", constants="float16 z = {0}")
+    after, log = run_passes(model, [FuseAttention()])
+    assert op_types(after) == ["Attention"], reasons(log)
+    assert_same(model, after, exact=False, rtol=1e-2)
+
+
+def test_values_that_are_the_weights_stay() -> None:
+    inputs = SIZED.replace("3, 4]", "5, 4]")
+    body = f"{KT}  s = MatMul(q, kt)  p = Softmax(s)  y = MatMul(p, p)"
+    assert refused(attention(body, inputs=inputs, result="float[2, 2, 5, 5] y")) == "its weights are read elsewhere"
+
+
 def test_a_guard_that_adds_an_axis_stays() -> None:
     body = f"{KT}  s = MatMul(q, kt)  p = Softmax(s)  n = IsNaN(p)  g = Where(n, z, p)  y = MatMul(g, v)"
     text = attention(body, result="float[1, 2, 2, 5, 4] y", constants="float[1, 1, 1, 1, 1] z = {0}")

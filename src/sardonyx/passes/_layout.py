@@ -75,6 +75,14 @@ def flat(axes: Iterable[Iterable[Part]]) -> Axis:
     return [part for axis in axes for part in refined(axis)]
 
 
+def restricted(axes: Axes, parts: Iterable[Part]) -> Axes | None:
+    """Return the axes that consist of these parts, the others empty, or None if an axis has only some of them."""
+    own = set(parts)
+    whole = [refined(axis) for axis in axes]
+    inside = [[part for part in axis if part in own] for axis in whole]
+    return inside if all(not kept or kept == axis for kept, axis in zip(inside, whole, strict=True)) else None
+
+
 def same_axes(first: Axes, second: Axes) -> bool:
     """Return whether two layouts are equal, dims of size one included."""
     return list(map(refined, first)) == list(map(refined, second))

@@ -193,7 +193,6 @@ class Operand(Struct, frozen=True, eq=False):
 
     stage: Stage
     steps: Conversion
-    axes: Axes
     unused: tuple[ir.Node, ...]
 
 
@@ -305,13 +304,8 @@ def _without_repetition(roles: _Roles, queries: _Roles) -> _Roles:
 
 def _operand(roles: _Roles, trail: Trail) -> Operand:
     """Return the stage of the trace from which the conversion saves the most nodes."""
-    best: Operand | None = None
-    saved = 0
-    for index, stage in enumerate(trail.stages):
-        steps = conversion(stage.axes, roles.axes)
-        if steps is None:
-            continue
-        saving = trail.dying(index) - len(steps)
-        if best is None or saving > saved:
-            best, saved = Operand(stage, steps, roles.axes, tuple(trail.nodes[:index])), saving
-    return required(best, NOT_CONSTANT)
+    conversions = [(index, conversion(stage.axes, roles.axes)) for index, stage in enumerate(trail.stages)]
+    possible = [(index, steps) for index, steps in conversions if steps is not None]
+    best = max(possible, key=lambda each: trail.dying(each[0]) - len(each[1]), default=None)
+    index, steps = required(best, NOT_CONSTANT)
+    return Operand(trail.stages[index], steps, tuple(trail.nodes[:index]))

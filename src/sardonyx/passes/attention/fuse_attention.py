@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from sardonyx.ir.facts import Dim
 from sardonyx.ir.scopes import has_references, is_used_outside
-from sardonyx.passes._layout import Axes, Conversion, conversion, convert, flat, refined, regroup, size
+from sardonyx.passes._layout import Axes, Conversion, conversion, convert, flat, refined, regroup, restricted, size
 from sardonyx.passes._mask_values import Choice, MaskValues, above_lowest, lowest, shrinking, values_of
 from sardonyx.passes._matching import operand_producer, require, required
 from sardonyx.passes._numbers import preserves_values
@@ -31,7 +31,6 @@ from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodeP
 
 TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 CLOSE = 1e-6  # relative; a scale this close to the default is the default
-READ_ELSEWHERE = "its weights are read elsewhere"
 _ANOTHER_ORDER = "several masks would be added in another order, which changes the result of fully masked rows"
 _SCALES = (float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max))
 _SOFTMAX_OF_ONE_AXIS = 13  # before, Softmax flattened its input, which is the same for the last axis
@@ -76,57 +75,45 @@ class FuseAttention(NodePass):
         rank = required(graph.rank(node.inputs[0]))
         require(rank in (3, 4) and not has_references(node))
         axis = node.attributes.get_int("axis", -1 if graph.opset(node) >= _SOFTMAX_OF_ONE_AXIS else 1)
-        product = required(_weighted_sum(node, graph) if axis in (-1, rank - 1) else None)
-        nodes: tuple[ir.Node, ...] = (node, product)
+        path = required(_to_product(node, graph) if axis in (-1, rank - 1) else None)
+        nodes: tuple[ir.Node, ...] = (node, path[-1])
         try:
             scores = read_scores(node, graph)
-            nodes = (*reversed(scores.nodes), node, product)
-            return _matched(node, product, scores, graph)
+            nodes = (*reversed(scores.nodes), node, path[-1])
+            return _matched((node, *path), scores, graph)
         except Refused as refused:
             raise Refused(refused.reason, nodes) from None
 
 
-def _weighted_sum(softmax: ir.Node, graph: Facts) -> ir.Node | None:
-    """Return the product of the weights and the values, also after a Cast or Where(IsNaN(weights), 0, weights)."""
-    pending = [softmax.outputs[0]]
+def _to_product(softmax: ir.Node, graph: Facts) -> tuple[ir.Node, ...] | None:
+    """Return the nodes after a Softmax up to the product with the values: Casts and Where(IsNaN(w), 0, w) before it."""
+    pending = [(softmax.outputs[0], tuple[ir.Node, ...]())]
     while pending:
-        weights = pending.pop()
+        weights, path = pending.pop()
         for user, index in weights.uses():
             if user.domain or user.graph is not softmax.graph:
                 continue
             if user.op_type == "MatMul" and index == 0:
-                return user
+                return (*path, user)
             test = operand_producer(user, 0, ("IsNaN",)) if user.op_type == "Where" and index == 2 else None
             is_guard = test is not None and test.inputs[0] is weights and graph.scalar(user.inputs[1]) == 0
-            if user.op_type == "Cast" or (is_guard and graph.same_shape(weights, user.outputs[0])):
-                pending.append(user.outputs[0])
+            if test is not None and is_guard and graph.same_shape(weights, user.outputs[0]):
+                pending.append((user.outputs[0], (*path, test, user)))
+            elif user.op_type == "Cast":
+                pending.append((user.outputs[0], (*path, user)))
     return None
 
 
-def _between(softmax: ir.Node, product: ir.Node, graph: Facts) -> tuple[ir.Node, ...]:
-    """Return the nodes between the Softmax and the product; refuse if anything else reads the weights."""
-    nodes: list[ir.Node] = []
-    reader, weights = product, required(product.inputs[0])
-    while weights is not softmax.outputs[0]:
-        require(graph.sole_consumer(weights) is reader, READ_ELSEWHERE)
-        reader = required(weights.producer())
-        test = operand_producer(reader, 0, ("IsNaN",)) if reader.op_type == "Where" else None
-        weights = required(reader.inputs[0 if reader.op_type != "Where" else 2])
-        own = [reader] if test is None else [test, reader]
-        require(not is_used_outside(weights, own), READ_ELSEWHERE)
-        require(test is None or graph.sole_consumer(test.outputs[0]) is reader, READ_ELSEWHERE)
-        nodes = [*own, *nodes]
-    require(len(nodes) > 0 or graph.sole_consumer(weights) is product, READ_ELSEWHERE)
-    return tuple(nodes)
-
-
-def _matched(softmax: ir.Node, product: ir.Node, scores: Scores, graph: Facts) -> Match:
-    between = _between(softmax, product, graph)
-    queries, keys, values = scores.product.inputs[0], scores.product.inputs[1], product.inputs[1]
+def _matched(path: tuple[ir.Node, ...], scores: Scores, graph: Facts) -> Match:
+    *weighting, product = path
+    queries, keys, values = *scores.product.inputs[:2], product.inputs[1]
+    weights = [node.outputs[0] for node in weighting]
+    is_closed = values not in weights and not any(is_used_outside(value, path) for value in weights)
+    require(is_closed, "its weights are read elsewhere")
     dtype = graph.dtype(values)
     dtype = required(dtype if dtype in TYPES else None, "the runtime has no kernel of Attention for this type")
     require(graph.dtype(queries) == graph.dtype(keys) == dtype, "its operands have different types")
-    for cast in between:  # a cast may change the weights only back from the precision of the Softmax
+    for cast in weighting[1:]:  # a cast may change the weights only back from the precision of the Softmax
         source, to = graph.dtype(cast.inputs[0]), cast.attributes.get_int("to", 0)
         keeps = cast.op_type != "Cast" or preserves_values(source, to) or (source, to) == (scores.precision, dtype)
         require(keeps, "its weights are cast to a type that does not hold them")
@@ -139,7 +126,7 @@ def _matched(softmax: ir.Node, product: ir.Node, scores: Scores, graph: Facts) -
     require(_SCALES[0] <= scale <= _SCALES[1], "its scale is not a positive number in single precision")
     masks = read_masks(scores, layout, dtype, graph)
     taken_over = [*masks.nodes, *(node for operand in operands for node in operand.unused)]
-    nodes = [*taken_over, *reversed(scores.nodes), softmax, *between, product]
+    nodes = [*taken_over, *reversed(scores.nodes), *path]
     is_default = isinstance(layout.width, int) and abs(scale * math.sqrt(layout.width) - 1) < CLOSE
     attributes: dict[str, Any] = {
         **layout.attributes,
@@ -297,12 +284,8 @@ def _score_axes(scores: Scores, layout: Layout) -> Axes:
 
 def _target(mask: Mask, score_axes: Axes) -> Axes:
     """Return the axes a mask should have: those it varies over, with no more leading axes than it has already."""
-    own_parts = set(flat(mask.axes))
-    target = [[part for part in refined(axis) if part in own_parts] for axis in score_axes]
-    is_whole = all(
-        not inside or len(inside) == len(refined(axis)) for inside, axis in zip(target, score_axes, strict=True)
-    )
-    require(is_whole, "its mask varies over only a part of an axis of the scores")
+    refusal = "its mask varies over only a part of an axis of the scores"
+    target = required(restricted(score_axes, flat(mask.axes)), refusal)
     while len(target) > max(1, len(mask.axes)) and not target[0]:
         target.pop(0)
     return target

@@ -9,24 +9,31 @@ unflatten it after.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from sardonyx.ir.facts import Shape
 from sardonyx.ir.ops import BINARY, SOFTMAXES, UNARY, VARIADIC, VIEWS
 from sardonyx.ir.scopes import has_references, operand
 from sardonyx.ir.tensors import reshaped, transposed
-from sardonyx.passes._matching import optional, permutation, require, required, reshape_target, with_operand
+from sardonyx.passes._layout import (
+    Axes,
+    Conversion,
+    conversion,
+    convert,
+    flat,
+    moved,
+    new_axes,
+    refined,
+    restricted,
+    sizes,
+)
+from sardonyx.passes._matching import optional, require, required, with_operand
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, NoMatch, Replacement
 
 LONGEST = 12  # nodes between the two moves
-_Change = tuple[list[ir.TensorProtocol | None], list[Any]]  # constants rearranged, targets of the moves that remain
+_Constants = list[ir.TensorProtocol | None]  # a rearranged one for each step that has one
 
 
 class _Chain(Struct, frozen=True, eq=False):
@@ -74,29 +81,20 @@ class EliminateLayoutRoundtrips(NodePass):
 
     def match(self, node: ir.Node, graph: Facts) -> Match:
         chain = _chain(node, graph)
-        constants, after = _exchanged(chain, graph) if node.op_type == "Transpose" else _viewed(chain, graph)
+        constants, after = _unmoved(chain, graph)
         gemms = (step.node for step in chain.steps if step.node.op_type == "Gemm")
-        added = len(after) + sum(operand(gemm, 2) is not None for gemm in gemms)
+        added = (1 if isinstance(after, ir.Value) else len(after)) + sum(operand(gemm, 2) is not None for gemm in gemms)
         keeps_first = graph.sole_consumer(chain.first.outputs[0]) is None
         require(added + keeps_first < 2, "it would save no node", *chain.nodes)
         return Match(chain.nodes, build=partial(_rewritten, chain, constants, after))
 
 
-def _rewritten(
-    chain: _Chain, constants: Sequence[ir.TensorProtocol | None], after: Sequence[Any], op: Builder
-) -> Replacement:
+def _rewritten(chain: _Chain, constants: _Constants, after: Conversion | ir.Value, op: Builder) -> Replacement:
     """Apply the steps to the unmoved value, then the combination of the moves."""
     value = required(chain.first.inputs[0])
     for step, constant in zip(reversed(chain.steps), reversed(constants), strict=True):
         value = _rebuilt(step, value, constant, op)
-    for target in after:
-        if chain.last.op_type == "Transpose":
-            value = op.Transpose(value, perm=target)
-        elif isinstance(target, ir.Value):
-            value = op.Reshape(value, target)
-        else:
-            value = op.Reshape(value, op.constant(np.array(target, np.int64), "target"))
-    return value
+    return op.Reshape(value, after) if isinstance(after, ir.Value) else convert(value, after, op)
 
 
 def _chain(node: ir.Node, graph: Facts) -> _Chain:
@@ -121,48 +119,58 @@ def _chain(node: ir.Node, graph: Facts) -> _Chain:
     raise NoMatch
 
 
-def _rearranged_constants(
-    chain: _Chain, graph: Facts, arrange: Callable[[ir.TensorProtocol], ir.TensorProtocol | None]
-) -> list[ir.TensorProtocol | None]:
-    """Return the constants of the steps rearranged for the unmoved value."""
-    refusal = "a constant between them cannot be rearranged"
-    return [
-        None
-        if step.constant is None
-        else required(arrange(required(graph.tensor(step.node.inputs[step.constant]))), refusal, *chain.nodes)
-        for step in chain.steps
-    ]
+def _unmoved(chain: _Chain, graph: Facts) -> tuple[_Constants, Conversion | ir.Value]:
+    """Return the constants as the unmoved value needs them, and the steps that remain to be done, or their target."""
+    first, last, nodes = chain.first, chain.last, chain.nodes
+    source, _, end = (
+        required(graph.shape(value) or None, "a shape is unknown", *nodes)
+        for value in (first.inputs[0], first.outputs[0], last.inputs[0])
+    )
+    before = new_axes(source)
+    after = required(moved(before, first, graph), "a shape is unknown", *nodes)
+    keeps_last = not chain.by_rows or (len(before) > 1 and refined(before[-1]) == refined(after[-1]))
+    require(keeps_last, "the last axis changes", *nodes)
+    constants: _Constants = []
+    for step in chain.steps:
+        tensor = None if step.constant is None else graph.tensor(step.node.inputs[step.constant])
+        constant = None if tensor is None else _moved_back(tensor, after, before, by_rows=chain.by_rows)
+        require((tensor is None) == (constant is None), "a constant between them cannot be rearranged", *nodes)
+        constants.append(constant)
+    if chain.by_rows:
+        before[-1] = after[-1] = new_axes(end)[-1]
+    if last.op_type != "Transpose" and sizes(before) == graph.shape(last.outputs[0]):
+        return constants, ()
+    target = operand(last, 1) if last.op_type == "Reshape" else None
+    numbers = graph.ints(target)
+    if target is not None and numbers is not None and 0 not in numbers:
+        return constants, target
+    goal = moved(after, last, graph)
+    steps = None if goal is None else conversion(before, goal)
+    return constants, required(steps, "the combined target is not constant", *nodes)
 
 
-def _viewed(chain: _Chain, graph: Facts) -> _Change:
-    """Return the combination of two views; refuse if they have to stay."""
-    values = (chain.first.inputs[0], chain.first.outputs[0], chain.last.inputs[0], chain.last.outputs[0])
-    source, viewed, end, result = (required(graph.shape(value), "a shape is unknown", *chain.nodes) for value in values)
-    require(() not in (source, viewed, end), "a shape is unknown", *chain.nodes)
-    keeps_last = not chain.by_rows or (len(source) > 1 and source[-1] == viewed[-1])
-    require(keeps_last, "the last axis changes", *chain.nodes)
-    constants = _rearranged_constants(chain, graph, lambda tensor: viewed_back(tensor, viewed, source))
-    shape_after = (*source[:-1], end[-1]) if chain.by_rows else source
-    if shape_after == result:
-        return constants, []
-    target_value = operand(chain.last, 1) if chain.last.op_type == "Reshape" else None
-    target = graph.ints(target_value)
-    if target is not None and 0 not in target:
-        return constants, [target_value]
-    refusal = "the combined target is not constant"
-    return constants, [required(reshape_target(shape_after, result), refusal, *chain.nodes)]
+def _moved_back(constant: ir.TensorProtocol, after: Axes, before: Axes, *, by_rows: bool) -> ir.TensorProtocol | None:
+    """Rearrange a constant that is combined with a moved value so that it fits the value before the move.
 
-
-def _exchanged(chain: _Chain, graph: Facts) -> _Change:
-    """Return the combination of two Transposes; refuse if they have to stay."""
-    moves = (chain.first, chain.last)
-    first, last = (required(permutation(each, graph), "a permutation is unknown", *chain.nodes) for each in moves)
-    require(len(first) == len(last), "a permutation is unknown", *chain.nodes)
-    keeps_last = not chain.by_rows or first[-1] == len(first) - 1
-    require(keeps_last, "the last axis changes", *chain.nodes)
-    constants = _rearranged_constants(chain, graph, lambda tensor: permuted_back(tensor, first))
-    perm = tuple(first[axis] for axis in last)
-    return constants, [] if perm == tuple(range(len(perm))) else [perm]
+    With `by_rows` the last axis stays where it is, with the size that it has at this step.
+    """
+    if constant.size == 1:
+        return reshaped(constant, ())
+    shape = constant.shape.numpy()
+    dims = (*(1,) * (len(after) - len(shape)), *shape)
+    if by_rows:
+        *_, last = new_axes(dims)
+        after, before = [*after[:-1], last], [*before[:-1], last]
+    own = [[] if dim == 1 else axis for dim, axis in zip(dims, after, strict=True)]
+    goal = restricted(before, flat(own))
+    steps = None if goal is None or sizes(own) != dims else conversion(own, goal)
+    if steps is None:
+        return None
+    constant = reshaped(constant, dims)
+    for step in steps:
+        numbers = tuple(map(int, step.numbers))
+        constant = transposed(constant, numbers) if step.operator == "Transpose" else reshaped(constant, numbers)
+    return constant
 
 
 # Operators that work row by row or element by element, so that a view or Transpose can move across them.
@@ -236,32 +244,3 @@ def _rebuilt(step: RowStep, value: ir.Value, constant: ir.TensorProtocol | None,
         inputs = (*inputs[: step.constant], op.constant(constant), *inputs[step.constant + 1 :])
     changed = {"axis": -1} if node.op_type in ALONG_ROWS else {}
     return op.like(node, inputs, **changed)
-
-
-def viewed_back(constant: ir.TensorProtocol, viewed: Shape, source: Shape) -> ir.TensorProtocol | None:
-    """Reshape a constant that is combined with a view so that it can be combined with the source of the view."""
-    if constant.size == 1:
-        return reshaped(constant, ())
-    sizes = constant.shape.numpy()
-    shape = (*(1,) * (len(viewed) - len(sizes)), *sizes)
-    common = 0
-    # The trailing axes that the view keeps; only what is in front of them is reshaped.
-    while common < min(len(viewed), len(source)) and viewed[-1 - common] == source[-1 - common]:
-        common += 1
-    head, source_head = shape[: len(shape) - common], source[: len(source) - common]
-    if math.prod(head) == 1:
-        return reshaped(constant, (*(1,) * len(source_head), *shape[len(shape) - common :]))
-    if head != tuple(viewed[: len(viewed) - common]) or not all(isinstance(dim, int) for dim in source_head):
-        return None
-    dims = [dim for dim in source_head if isinstance(dim, int)]
-    fits = math.prod(dims) == math.prod(head)
-    return reshaped(constant, (*dims, *shape[len(shape) - common :])) if fits else None
-
-
-def permuted_back(constant: ir.TensorProtocol, perm: Sequence[int]) -> ir.TensorProtocol:
-    """Transpose a constant that is combined with the result of a Transpose so that it fits the input."""
-    if constant.size == 1:
-        return reshaped(constant, ())
-    sizes = constant.shape.numpy()
-    whole = reshaped(constant, (*(1,) * (len(perm) - len(sizes)), *sizes))
-    return transposed(whole, [list(perm).index(axis) for axis in range(len(perm))])
