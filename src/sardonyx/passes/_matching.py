@@ -1,7 +1,7 @@
 """Questions that most matchers ask: which producer, which consumer, which constant numbers, which shape.
 
-A node counts as one of the given operators only if it belongs to the standard domain and none of its attributes is a
-parameter of the enclosing function, since the value of such an attribute is unknown.
+Operators of other domains than the standard's are given as `domain::Operator`. A node of which an attribute is a
+parameter of the enclosing function counts as none of them, since the value of such an attribute is unknown.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from sardonyx.ir.facts import Dim, Facts, Shape
 from sardonyx.ir.rules import Builder, NoMatch, Refused
-from sardonyx.ir.scopes import has_references, operand
+from sardonyx.ir.scopes import has_references, operand, operator
 from sardonyx.ir.shapes.operators import broadcast_shapes
 
 T = TypeVar("T")
@@ -94,7 +94,7 @@ def is_used(value: ir.Value) -> bool:
 
 
 def _is_one_of(node: ir.Node, op_types: Container[str]) -> bool:
-    return node.op_type in op_types and not node.domain and not has_references(node)
+    return operator(node) in op_types and not has_references(node)
 
 
 def with_operand(node: ir.Node, index: int, value: ir.Value | None) -> tuple[ir.Value | None, ...]:

@@ -136,7 +136,6 @@ def _matched(path: tuple[ir.Node, ...], scores: Scores, graph: Facts) -> Match:
     }
 
     def build(op: Builder) -> Replacement:
-        """Build one Attention, and the conversions of its operands and result."""
         q, k, v = (convert(operand.stage.value, operand.steps, op, dtype) for operand in operands)
         with op.separate():
             mask = masks.write(q, op, dtype)

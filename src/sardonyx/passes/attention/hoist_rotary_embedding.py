@@ -65,7 +65,6 @@ class HoistRotaryEmbedding(NodePass):
         shape, merged_shape = (batch, length, heads, width), (batch, length, heads * width)
 
         def build(op: Builder, merged: ir.Value | None = None) -> Replacement:
-            """Rotate, then split."""
             whole = with_last(states, merged_shape, dtype, op) if merged is None else merged
             rotated = op.learn(op.like(node, (whole, *node.inputs[1:]), num_heads=heads), dtype, merged_shape)
             return op.Transpose(with_last(rotated, shape, dtype, op), perm=list(_SWAP))

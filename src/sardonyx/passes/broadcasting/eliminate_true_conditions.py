@@ -54,7 +54,6 @@ class EliminateTrueConditions(OperandPass):
         require(available, "the shape of the result is not available without the condition", node)
 
         def build(op: Builder) -> Replacement:
-            """Return the other operand, expanded if the condition expanded it."""
             if not goal:
                 return other
             if all(isinstance(dim, int) for dim in goal):

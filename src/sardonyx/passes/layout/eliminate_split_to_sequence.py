@@ -47,7 +47,6 @@ class EliminateSplitToSequence(NodePass):
         places = [int(required(graph.scalar(user.inputs[1]), refusal)) % len(sizes) for user in users]
 
         def build(op: Builder) -> Replacement:
-            """Build one Split, and a Squeeze of each part that loses the axis."""
             values = split_into(source, axis, sizes, op)
             if not keeps_axis:
                 axes = np.array([axis], np.int64)

@@ -76,7 +76,6 @@ class FuseHardSigmoid(NodePass):
         require(is_normal, "slope or offset is out of the range of single precision", *nodes)
 
         def build(op: Builder) -> Replacement:
-            """Build one HardSigmoid, and the product with the other value if there is one."""
             result = op.HardSigmoid(line.source, alpha=to_single(alpha), beta=to_single(beta))
             if product.other is None:
                 return result

@@ -20,6 +20,7 @@ from sardonyx.passes._matching import is_used, producer_of, require, required
 from sardonyx.passes.base import NodePass
 
 DOMAIN = "com.microsoft"
+CONVOLUTIONS = ("Conv", f"{DOMAIN}::FusedConv")
 
 
 class OrtPass(NodePass):
@@ -43,7 +44,8 @@ def contrib(
     attributes: Mapping[str, Any],
     graph: Facts,
 ) -> Match:
-    """Match the nodes as one of the runtime's operators."""
+    """Match the nodes as one of the runtime's operators, which have kernels for single precision only."""
+    require(graph.dtype(nodes[-1].outputs[0]) == ir.DataType.FLOAT)
     new = tuple(inputs), dict(attributes)
     return on_ort(Match(nodes, build=lambda op: op.node(operator, *new, domain=DOMAIN)), operator, graph)
 
@@ -79,15 +81,6 @@ def as_biased(node: ir.Node, graph: Facts) -> Biased | None:
         if is_vector and isinstance(shape[-1], int) and own[-1] == shape[-1]:
             return Biased(node, source, bias)
     return None
-
-
-def plain_conv(node: ir.Node) -> ir.Node:
-    """Return the Conv, or FusedConv without an activation, that produces the input of a node."""
-    conv = required(required(node.inputs[0]).producer())
-    is_plain = "activation" not in conv.attributes
-    require((conv.domain, conv.op_type) in (("", "Conv"), (DOMAIN, "FusedConv")) and is_plain)
-    require(conv.graph is node.graph)
-    return conv
 
 
 LAYER, RMS = "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"

@@ -12,18 +12,19 @@ import onnx_ir as ir
 from sardonyx.ir.scopes import is_used_outside
 from sardonyx.passes._channels import USED_ELSEWHERE
 from sardonyx.passes._matching import consumer_of, require, required
-from sardonyx.passes.base import Accuracy, Example, Facts, Match
-from sardonyx.passes.ort._contrib import OrtPass, contrib, plain_conv
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, PairPass
+from sardonyx.passes.ort._contrib import CONVOLUTIONS, OrtPass, contrib
 
 _SIXTH = 1.0 / 6.0
 _TOLERANCE = 1e-7
 
 
-class FuseConvHardSwish(OrtPass):
+class FuseConvHardSwish(OrtPass, PairPass):
     """A hard swish after a convolution."""
 
     accuracy = Accuracy.REASSOCIATES
     roots = ("HardSwish", "HardSigmoid")
+    inner, operand = CONVOLUTIONS, 0
     opset = 7
     example = Example(
         before="""
@@ -37,15 +38,15 @@ class FuseConvHardSwish(OrtPass):
         refusal="used elsewhere",
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match:
-        conv = plain_conv(node)
-        value, activation = conv.outputs[0], (node,)
+    def match_pair(self, inner: ir.Node, node: ir.Node, index: int, graph: Facts) -> Match:
+        value, activation = inner.outputs[0], (node,)
+        require("activation" not in inner.attributes)
         if node.op_type == "HardSigmoid":
             slope, offset = node.attributes.get_float("alpha", 0.2), node.attributes.get_float("beta", 0.5)
             product = required(consumer_of(node.outputs[0], graph, ("Mul",)))
             require(abs(slope - _SIXTH) <= _TOLERANCE and offset == 0.5 and value in product.inputs)
             activation = (node, product)
         require(graph.dtype(value) == ir.DataType.FLOAT)
-        require(not is_used_outside(value, activation), USED_ELSEWHERE, conv, *activation)
-        attributes = {**conv.attributes, "activation": "HardSwish"}
-        return contrib("FusedConv", (conv, *activation), conv.inputs, attributes, graph)
+        require(not is_used_outside(value, activation), USED_ELSEWHERE, inner, *activation)
+        attributes = {**inner.attributes, "activation": "HardSwish"}
+        return contrib("FusedConv", (inner, *activation), inner.inputs, attributes, graph)

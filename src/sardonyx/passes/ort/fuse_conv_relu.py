@@ -11,19 +11,21 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.passes._channels import USED_ELSEWHERE
-from sardonyx.passes._matching import require, require_sole, required
-from sardonyx.passes.base import Accuracy, Example, Facts, Match
+from sardonyx.passes._matching import require, required
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, PairPass
 from sardonyx.passes.norms._arithmetic import bounds
-from sardonyx.passes.ort._contrib import OrtPass, contrib, plain_conv
+from sardonyx.passes.ort._contrib import CONVOLUTIONS, OrtPass, contrib
 
 _DEFAULTS = {"LeakyRelu": {"alpha": 0.01}, "HardSigmoid": {"alpha": 0.2, "beta": 0.5}}
 
 
-class FuseConvRelu(OrtPass):
+class FuseConvRelu(OrtPass, PairPass):
     """An activation after a convolution."""
 
     accuracy = Accuracy.EXACT
     roots = ("Relu", "LeakyRelu", "Sigmoid", "Tanh", "HardSigmoid", "Clip")
+    inner, operand = CONVOLUTIONS, 0
+    read_elsewhere = USED_ELSEWHERE
     opset = 7
     example = Example(
         before="""
@@ -38,15 +40,13 @@ class FuseConvRelu(OrtPass):
         refusal="used elsewhere",
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match:
-        conv = plain_conv(node)
-        require_sole(node, conv, graph, USED_ELSEWHERE)
+    def match_pair(self, inner: ir.Node, node: ir.Node, index: int, graph: Facts) -> Match:
+        require("activation" not in inner.attributes)
         if node.op_type == "Clip":
             limits = required(bounds(node, graph))
             parameters = [limits.low, limits.high]
         else:
             defaults = _DEFAULTS.get(node.op_type, {})
             parameters = [node.attributes.get_float(name, default) for name, default in defaults.items()]
-        require(graph.dtype(conv.outputs[0]) == ir.DataType.FLOAT)
         activation = {"activation": node.op_type, "activation_params": parameters or None}
-        return contrib("FusedConv", (conv, node), conv.inputs, {**conv.attributes, **activation}, graph)
+        return contrib("FusedConv", (inner, node), inner.inputs, {**inner.attributes, **activation}, graph)

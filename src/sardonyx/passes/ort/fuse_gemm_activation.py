@@ -9,7 +9,6 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.passes._channels import USED_ELSEWHERE
-from sardonyx.passes._matching import require
 from sardonyx.passes.base import Accuracy, Example, Facts, Match, PairPass
 from sardonyx.passes.ort._contrib import OrtPass, contrib
 
@@ -39,7 +38,6 @@ class FuseGemmActivation(OrtPass, PairPass):
     )
 
     def match_pair(self, inner: ir.Node, node: ir.Node, index: int, graph: Facts) -> Match:
-        require(graph.dtype(inner.outputs[0]) == ir.DataType.FLOAT)
         slope = node.attributes.get_float("alpha", 0.01) if node.op_type == "LeakyRelu" else None
         attributes = {**inner.attributes, "activation": node.op_type, "activation_alpha": slope}
         return contrib("FusedGemm", (inner, node), inner.inputs, attributes, graph)

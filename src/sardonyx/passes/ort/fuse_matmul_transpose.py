@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.passes._matching import require, required
+from sardonyx.passes._matching import require
 from sardonyx.passes.base import Accuracy, Example, Facts, Match, PairPass
 from sardonyx.passes.ort._contrib import OrtPass, contrib
 
@@ -34,6 +34,6 @@ class FuseMatMulTranspose(OrtPass, PairPass):
 
     def match_pair(self, inner: ir.Node, node: ir.Node, index: int, graph: Facts) -> Match:
         source, weight = node.inputs[0], inner.inputs[0]
-        require(required(graph.tensor(weight)).dtype == ir.DataType.FLOAT and graph.rank(weight) == 2)
+        require(graph.tensor(weight) is not None and graph.rank(weight) == 2)
         require(tuple(inner.attributes.get_ints("perm", (1, 0))) == (1, 0) and (graph.rank(source) or 0) >= 2)
         return contrib("FusedMatMul", (inner, node), (source, weight), {"transB": 1}, graph)

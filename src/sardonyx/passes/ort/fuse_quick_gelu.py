@@ -39,5 +39,4 @@ class FuseQuickGelu(OrtPass, PairPass):
             factor = required(other_operand(times, value))
             alpha, nodes = float(required(number_of(factor, graph, rank=1))), (times, inner, node)
             require((graph.rank(value) or 0) > 0)
-        require(graph.dtype(value) == ir.DataType.FLOAT)
         return contrib("QuickGelu", nodes, (value,), {"alpha": alpha}, graph)

@@ -51,7 +51,6 @@ class FuseSkipBias(OrtPass, PairPass):
         bias_sum = required(as_biased(inner, graph))
 
         def build(op: Builder) -> Replacement:
-            """Build the same norm with the bias as one more operand."""
             inputs = [operand(node, place) for place in range(bias)]
             inputs[index] = bias_sum.source
             inputs.append(bias_sum.vector(op, graph))

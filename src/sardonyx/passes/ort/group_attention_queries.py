@@ -111,7 +111,6 @@ class GroupAttentionQueries(NodePass):
         heads = _Heads(keys, group_heads // keys)
 
         def build(op: Builder) -> Replacement:
-            """Build the products with reordered weights, and attention between two Reshapes."""
             states = required(product.inputs[0])
             sizes = required(graph.shape(states))[:2]
             batch, length = (required(size_of(dim, (states,), op, graph)) for dim in sizes)
