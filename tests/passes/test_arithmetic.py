@@ -8,18 +8,16 @@ import pytest
 
 from passes.util import graph_text, parse
 from sardonyx.ir.facts import Facts
-from sardonyx.passes._matching import consumer_of, other_operand, producer_of
-from sardonyx.passes.norms._arithmetic import (
-    broadcast_constant,
-    escaping_value,
-    factored,
-    last_axes,
-    near,
-    power,
-    uncast,
+from sardonyx.passes._matching import (
+    consumer_of,
+    other_operand,
+    producer_of,
+    require_closed,
     value_and_factor,
     value_and_scalar,
 )
+from sardonyx.passes.base import Refused
+from sardonyx.passes.norms._arithmetic import broadcast_constant, factored, last_axes, near, power, uncast
 
 CONSTANTS = "float two = {2}, float[1, 1] four = {4}, float[1, 1, 1] far = {5}, float zero = {0}, float[2] row = {1, 2}"
 
@@ -105,9 +103,11 @@ def test_operands_producers_and_consumers() -> None:
 
 def test_values_of_a_match_that_are_read_outside() -> None:
     _, producers = graph("a = Exp(x)  b = Add(a, x)  y = Neg(b)", "float[A, B] y, float[C, D] b")
-    assert escaping_value([producers["a"]], producers["b"]) is None
-    assert escaping_value([producers["a"], producers["b"]], producers["y"]) is producers["b"].outputs[0]
-    assert escaping_value([producers["a"]], producers["y"]) is producers["a"].outputs[0]
+    a, b, y = (producers[name] for name in ("a", "b", "y"))
+    require_closed((a, b))
+    for nodes in ((a, b, y), (a, y)):
+        with pytest.raises(Refused, match="a value inside is read elsewhere"):
+            require_closed(nodes)
 
 
 @pytest.mark.parametrize(

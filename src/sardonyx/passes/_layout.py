@@ -24,7 +24,7 @@ from sardonyx.ir.ops import VIEWS
 from sardonyx.ir.rules import Builder
 from sardonyx.ir.scopes import has_references, operand
 from sardonyx.ir.shapes.expr import exact_quotient, product
-from sardonyx.passes._matching import optional, permutation, require, required, reshape_target, static
+from sardonyx.passes._matching import optional, permutation, require, required, reshape_target, static, value_and_factor
 from sardonyx.passes._parts import piece_of
 
 
@@ -226,10 +226,10 @@ def _before(stage: Stage, producer: ir.Node, graph: Facts, *, scales: bool) -> S
     """Return the value that a node computes this stage from, with its axes in the same parts."""
     axes, op_type = stage.axes, producer.op_type
     require(not has_references(producer) and (scales or op_type not in ("Mul", "Div")))
-    for side in {"Mul": (0, 1), "Div": (1,)}.get(op_type, ()):
-        number, value = graph.scalar(producer.inputs[side]), producer.inputs[1 - side]
-        if number and value is not None and graph.same_shape(value, stage.value):
-            return Stage(value, axes, stage.factor * number if op_type == "Mul" else stage.factor / number)
+    if op_type in ("Mul", "Div"):
+        value, factor = required(value_and_factor(producer, graph))
+        require(factor != 0)
+        return Stage(value, axes, stage.factor * factor)
     source = required(operand(producer, 0))
     shape = required(graph.shape(source))
     require(0 not in shape)

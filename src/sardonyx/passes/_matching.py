@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from sardonyx.ir.facts import Dim, Facts, Shape
 from sardonyx.ir.rules import Builder, NoMatch, Refused
-from sardonyx.ir.scopes import has_references, operand, operator
+from sardonyx.ir.scopes import has_references, is_used_outside, operand, operator
 from sardonyx.ir.shapes.operators import broadcast_shapes
 
 T = TypeVar("T")
@@ -38,6 +38,15 @@ def required(value: T | None, reason: str = "", *nodes: ir.Node) -> T:
 def require_sole(reader: ir.Node, node: ir.Node, graph: Facts, reason: str, *nodes: ir.Node) -> None:
     """Refuse if the result of a node has another reader; the two nodes are shown, or the given ones."""
     require(graph.sole_consumer(node.outputs[0]) is reader, reason, *(nodes or (node, reader)))
+
+
+def require_closed(nodes: Sequence[ir.Node]) -> None:
+    """Refuse a match if anything else reads a value inside, other than those of its last node."""
+    *inner, root = nodes
+    inside = {*nodes}
+    values = (value for node in inner if node is not root for value in node.outputs)
+    escapes = any(is_used_outside(value, inside) for value in values)
+    require(not escapes, "a value inside is read elsewhere", *nodes)
 
 
 def optional(query: Callable[P, T]) -> Callable[P, T | None]:
@@ -81,6 +90,29 @@ def number_of(value: ir.Value | None, graph: Facts, *, rank: int) -> float | int
     """Return a constant with one element and at most this rank, so that it cannot enlarge what it is combined with."""
     number = graph.scalar(value)
     return None if number is None or (graph.rank(value) or 0) > rank else number
+
+
+def value_and_scalar(node: ir.Node, graph: Facts, *sides: int) -> tuple[ir.Value, float] | None:
+    """Return the operand beside a scalar constant, and the scalar; `sides` are where the constant may be.
+
+    Returns None if the constant has a higher rank than the operand, since it would then enlarge the result.
+    """
+    for side in sides or (0, 1):
+        number, value = graph.scalar(operand(node, side)), operand(node, 1 - side)
+        if number is None or value is None or isinstance(number, bool):
+            continue
+        axes = graph.rank(node.inputs[side])
+        if not axes or axes <= (graph.rank(value) or 0):
+            return value, float(number)
+    return None
+
+
+def value_and_factor(node: ir.Node, graph: Facts) -> tuple[ir.Value, float] | None:
+    """Return the operand that a Mul or Div multiplies by a scalar constant, and the factor."""
+    if node.op_type == "Mul":
+        return value_and_scalar(node, graph)
+    division = value_and_scalar(node, graph, 1) if node.op_type == "Div" else None
+    return None if division is None or division[1] == 0 else (division[0], 1 / division[1])
 
 
 def static(dim: Dim | None, reason: str = "", *nodes: ir.Node) -> int:

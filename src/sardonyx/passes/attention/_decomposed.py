@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from sardonyx.ir.facts import Dim, Facts, Shape
 from sardonyx.ir.ops import VIEWS
 from sardonyx.ir.rules import NoMatch, Refused
-from sardonyx.ir.scopes import operator
 from sardonyx.passes._layout import (
     Axes,
     Axis,
@@ -34,7 +33,7 @@ from sardonyx.passes._layout import (
     sizes,
     trace,
 )
-from sardonyx.passes._matching import optional, producer_of, require, required
+from sardonyx.passes._matching import optional, producer_of, require, required, value_and_factor
 
 MOST_NODES = 256  # visited above one Softmax, since sums of shared values can have exponentially many paths
 SWALLOWS = 1e30  # adding a score to a number of this magnitude leaves the number unchanged
@@ -136,23 +135,19 @@ def _check_order(below: Scores) -> None:
 
 
 def _scaled(node: ir.Node, below: Scores, graph: Facts) -> Scores:
-    is_product = node.op_type == "Mul"
-    for side in (0, 1) if is_product else (0,):
-        number, value = graph.scalar(node.inputs[1 - side]), node.inputs[side]
-        if not number or graph.rank(value) != graph.rank(node.outputs[0]):
-            continue
-        tanh = value.producer() if value is not None and is_product else None
-        if tanh is not None and operator(tanh) == "Tanh":
-            return _capped(tanh, number, node, below, graph)
-        factor = number if is_product else 1 / number
-        return required(_above(value, node, replace(below, scale=below.scale * factor), graph))
-    is_scaled = is_product and any(_above(value, node, below, graph) for value in node.inputs)
-    raise Refused("its scale is not a constant") if is_scaled else NoMatch
+    value, factor = value_and_factor(node, graph) or (None, 0.0)
+    if value is None or not factor:
+        is_scaled = node.op_type == "Mul" and any(_above(value, node, below, graph) for value in node.inputs)
+        raise Refused("its scale is not a constant") if is_scaled else NoMatch
+    tanh = producer_of(value, node, ("Tanh",) if node.op_type == "Mul" else ())
+    if tanh is not None:
+        return _capped(tanh, factor, node, below, graph)
+    return required(_above(value, node, replace(below, scale=below.scale * factor), graph))
 
 
 def _capped(tanh: ir.Node, cap: float, node: ir.Node, below: Scores, graph: Facts) -> Scores:
     """Match c * tanh(x / c)."""
-    inner = replace(below, nodes=(*below.nodes, tanh), softcap=float(cap))
+    inner = replace(below, nodes=(*below.nodes, tanh), softcap=cap)
     scores = required(_above(tanh.inputs[0], tanh, replace(inner, scale=1.0), graph))
     is_same = below.scale == 1.0 and not below.softcap and cap > 0
     require(is_same, "its softcap differs from that of Attention")

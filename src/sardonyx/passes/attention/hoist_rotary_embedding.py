@@ -11,15 +11,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.ir.scopes import operand
-from sardonyx.passes._matching import (
-    consumer_of,
-    operand_producer,
-    require,
-    require_sole,
-    required,
-    static,
-    with_last,
-)
+from sardonyx.passes._matching import consumer_of, operand_producer, require, require_sole, required, static, with_last
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Replacement
 
 _SWAP = (0, 2, 1, 3)

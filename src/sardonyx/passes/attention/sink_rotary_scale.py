@@ -11,8 +11,8 @@ import math
 
 import onnx_ir as ir
 
-from sardonyx.passes._matching import require, with_operand
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NoMatch, PairPass, Replacement
+from sardonyx.passes._matching import require, required, value_and_scalar, with_operand
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, PairPass, Replacement
 
 
 class SinkRotaryScale(PairPass):
@@ -40,15 +40,11 @@ class SinkRotaryScale(PairPass):
 
     def match_pair(self, inner: ir.Node, node: ir.Node, index: int, graph: Facts) -> Match:
         require(graph.dtype(node.outputs[0]) == ir.DataType.FLOAT)
-        for side in (0, 1) if inner.op_type == "Mul" else (1,):
-            number, states = graph.scalar(inner.inputs[side]), inner.inputs[1 - side]
-            if number is not None and math.isfinite(number) and graph.same_shape(states, inner.outputs[0]):
-                break
-        else:
-            raise NoMatch
+        states, number = required(value_and_scalar(inner, graph, *((0, 1) if inner.op_type == "Mul" else (1,))))
+        require(math.isfinite(number))
 
         def build(op: Builder) -> Replacement:
             rotated = op.like(node, with_operand(node, 0, states))
-            return op.like(inner, with_operand(inner, 1 - side, rotated))
+            return op.like(inner, with_operand(inner, inner.inputs.index(states), rotated))
 
         return Match((inner, node), build=build)

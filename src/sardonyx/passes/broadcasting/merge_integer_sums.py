@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.passes._matching import producer_of, require, required
+from sardonyx.passes._matching import producer_of, require, required, value_and_scalar
 from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass
 
 _INTEGERS = (ir.DataType.INT64, ir.DataType.INT32)
@@ -35,9 +35,9 @@ class MergeIntegerSums(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match:
-        between, second = required(_shift(node, graph))
+        between, second = _shift(node, graph)
         inner = required(producer_of(between, node, ("Add", "Sub")))
-        source, first = required(_shift(inner, graph))
+        source, first = _shift(inner, graph)
         require(graph.sole_consumer(between) is node, "the first sum is read elsewhere", inner, node)
         total, dtype = first + second, required(graph.dtype(node.outputs[0]))
         require(-(2**31) < total < 2**31)
@@ -45,11 +45,8 @@ class MergeIntegerSums(NodePass):
         return Match((inner, node), build=lambda op: op.Add(source, op.constant(shift, "shift")))
 
 
-def _shift(node: ir.Node, graph: Facts) -> tuple[ir.Value, int] | None:
-    """Return the operand and the number added to it, if the number does not change the shape."""
-    for side in (0, 1) if node.op_type == "Add" else (1,):
-        number, value = graph.scalar(node.inputs[side]), node.inputs[1 - side]
-        if isinstance(number, int) and value is not None and graph.dtype(value) in _INTEGERS:
-            is_kept = graph.same_shape(value, node.outputs[0])
-            return (value, number if node.op_type == "Add" else -number) if is_kept else None
-    return None
+def _shift(node: ir.Node, graph: Facts) -> tuple[ir.Value, int]:
+    """Return an integer operand and the number that is added to it."""
+    value, number = required(value_and_scalar(node, graph, *((0, 1) if node.op_type == "Add" else (1,))))
+    require(graph.dtype(value) in _INTEGERS)
+    return value, int(number if node.op_type == "Add" else -number)

@@ -16,8 +16,8 @@ from msgspec import Struct
 
 from sardonyx.ir.expressions import Expression, reshape
 from sardonyx.ir.facts import Facts
-from sardonyx.ir.scopes import is_used_outside, operand
-from sardonyx.passes._matching import consumer_of, producer_of
+from sardonyx.ir.scopes import operand
+from sardonyx.passes._matching import consumer_of, producer_of, value_and_factor, value_and_scalar
 from sardonyx.passes._numbers import preserves_values
 
 # What Clip and Relu compute, in the form of every opset, including the sign of zeros.
@@ -138,29 +138,6 @@ class Term(Struct, frozen=True, eq=False):
     nodes: tuple[ir.Node, ...]
 
 
-def value_and_scalar(node: ir.Node, graph: Facts, *sides: int) -> tuple[ir.Value, float] | None:
-    """Return the operand beside a scalar constant, and the scalar; `sides` are where the constant may be.
-
-    Returns None if the constant has a higher rank than the operand, since it would then enlarge the result.
-    """
-    for side in sides or (0, 1):
-        number, value = graph.scalar(operand(node, side)), operand(node, 1 - side)
-        if number is None or value is None or isinstance(number, bool):
-            continue
-        axes = graph.rank(node.inputs[side])
-        if not axes or axes <= (graph.rank(value) or 0):
-            return value, float(number)
-    return None
-
-
-def value_and_factor(node: ir.Node, graph: Facts) -> tuple[ir.Value, float] | None:
-    """Return the operand that a Mul or Div multiplies by a scalar constant, and the factor."""
-    if node.op_type == "Mul":
-        return value_and_scalar(node, graph)
-    division = value_and_scalar(node, graph, 1) if node.op_type == "Div" else None
-    return None if division is None or division[1] == 0 else (division[0], 1 / division[1])
-
-
 def factored(value: ir.Value, beside: ir.Node, graph: Facts) -> Iterator[Term]:
     """Yield the value, and what it was before each multiplication by a number."""
     term = Term(value, 1.0, ())
@@ -222,13 +199,6 @@ def fits_single(number: float) -> bool:
     """Return whether the number is within the normal range of single precision."""
     limits = np.finfo(np.float32)
     return number == 0 or float(limits.tiny) <= abs(number) <= float(limits.max)
-
-
-def escaping_value(nodes: Iterable[ir.Node], root: ir.Node) -> ir.Value | None:
-    """Return a value produced inside a match, other than by its root, that is used outside of it; otherwise None."""
-    inside = {*nodes, root}
-    values = (value for node in inside - {root} for value in node.outputs)
-    return next((value for value in values if is_used_outside(value, inside)), None)
 
 
 def last_axes(axes: Sequence[int] | None, rank: int | None) -> int | None:

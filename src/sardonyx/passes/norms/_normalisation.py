@@ -28,19 +28,19 @@ from sardonyx.passes._matching import (
     other_operand,
     producer_of,
     require,
+    require_closed,
     required,
+    value_and_factor,
+    value_and_scalar,
 )
 from sardonyx.passes.norms._arithmetic import (
     FUSED_FLOATS,
     broadcast_constant,
-    escaping_value,
     last_axes,
     near,
     power,
     to_single,
     uncast,
-    value_and_factor,
-    value_and_scalar,
 )
 
 _REDUCTIONS = ("ReduceMean", "ReduceSum")
@@ -287,7 +287,7 @@ def fused(
     is_small = norm.scale is not None or math.prod(extent) <= SPREAD
     require(is_small, "a scale of ones would be larger than what it replaces", *nodes)
     nodes = (*before, *norm.nodes)
-    require(escaping_value(nodes, nodes[-1]) is None, "a value inside is read elsewhere", *nodes)
+    require_closed(nodes)
     scale = norm.scale if norm.scale is not None else ir.Tensor(np.ones(extent, dtype.numpy()), dtype=dtype)
     attributes = {"axis": None if norm.axes == 1 else -norm.axes, "epsilon": to_single(norm.epsilon)}
 

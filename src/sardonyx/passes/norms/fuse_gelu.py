@@ -17,18 +17,20 @@ from types import MappingProxyType
 
 import onnx_ir as ir
 
-from sardonyx.passes._matching import consumer_of, number_of, optional, other_operand, producer_of, require, required
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
-from sardonyx.passes.norms._arithmetic import (
-    Term,
-    escaping_value,
-    factored,
-    multiplied,
-    near,
-    power,
+from sardonyx.passes._matching import (
+    consumer_of,
+    number_of,
+    optional,
+    other_operand,
+    producer_of,
+    require,
+    require_closed,
+    required,
     value_and_factor,
     value_and_scalar,
 )
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
+from sardonyx.passes.norms._arithmetic import Term, factored, multiplied, near, power
 
 Polynomial = Mapping[int, float]  # coefficients by degree
 
@@ -78,7 +80,7 @@ class FuseGelu(NodePass):
                 continue
             name = dtype.name if dtype else "an unknown type"
             require(dtype in _KERNELS, f"the runtime has no kernel for {name}", *nodes)
-            require(escaping_value(nodes, nodes[-1]) is None, "a value inside is read elsewhere", *nodes)
+            require_closed(nodes)
             return Match(nodes, build=partial(_gelu, product.source, _APPROXIMATE[node.op_type], graph))
         return refusal
 

@@ -13,18 +13,18 @@ from collections.abc import Iterator
 import onnx_ir as ir
 from msgspec import Struct
 
-from sardonyx.passes._matching import consumer_of, other_operand, producer_of, require, required
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Replacement
-from sardonyx.passes.norms._arithmetic import (
-    bounds,
-    escaping_value,
-    factored,
-    fits_single,
-    near,
-    to_single,
+from sardonyx.passes._matching import (
+    consumer_of,
+    other_operand,
+    producer_of,
+    require,
+    require_closed,
+    required,
     value_and_factor,
     value_and_scalar,
 )
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Replacement
+from sardonyx.passes.norms._arithmetic import bounds, factored, fits_single, near, to_single
 
 
 class _Product(Struct, frozen=True, eq=False):
@@ -70,7 +70,7 @@ class FuseHardSigmoid(NodePass):
         nodes = (*line.nodes, added, node, *product.nodes)
         name = dtype.name if dtype else "an unknown type"
         require(dtype == ir.DataType.FLOAT, f"the runtime has no kernel for {name}", *nodes)
-        require(escaping_value(nodes, nodes[-1]) is None, "a value inside is read elsewhere", *nodes)
+        require_closed(nodes)
         alpha, beta = line.factor / high, offset / high
         is_normal = fits_single(alpha) and fits_single(beta)
         require(is_normal, "slope or offset is out of the range of single precision", *nodes)
