@@ -271,7 +271,7 @@ def constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:
     for name, attribute in node.attributes.data.items():  # the underlying dict is faster: there are thousands of these
         if attribute.is_ref():
             return None
-        if name == "value" and attribute.type == ir.AttributeType.TENSOR:
+        if name == "value":
             return tensor_of(attribute)
         if name in _NUMBERS:
             return ir.Tensor(np.array(attribute.value, _NUMBERS[name]))  # ir.tensor() is ten times slower

@@ -205,7 +205,7 @@ def _split(step: OpsetStep) -> Rewrite | None:
     sizes = step.node.attributes.get_ints("split")
     if step.passes(13) and sizes is not None:
         return rewritten(step, {"split": (1, _ints(sizes))})
-    if not step.passes(18) or sizes is not None or step.reads(1) is not None:
+    if not step.passes(18) or step.reads(1) is not None:
         return None
     parts, axis = len(step.node.outputs), step.node.attributes.get_int("axis", 0)
     shape = step.graph.shape(step.reads(0))

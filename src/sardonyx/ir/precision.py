@@ -68,8 +68,8 @@ def _stored(exact: Array, dtype: ir.DataType, beside: Array | float) -> Array:
         stored = np.asarray(exact).astype(dtype.numpy())
         error = np.abs(stored.astype(np.float64) - exact)
         allowed = FORMATS[dtype].roundoff * np.maximum(np.abs(exact), beside)
-        fits = bool((error <= allowed).all())  # False for NaN as well
-    if not fits or not np.isfinite(exact).all():
+        fits = bool((error <= allowed).all())  # False for NaN and infinities as well
+    if not fits:
         raise Impossible(_loss(dtype))
     return stored
 

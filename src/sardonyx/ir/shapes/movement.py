@@ -126,8 +126,8 @@ def _expand(node: NodeView) -> OutputShapes | None:
 
 def _tile(node: NodeView) -> OutputShapes | None:
     shape, repeats = node.known(), node.contents(1)
-    if len(node.node.inputs) > 2 or repeats is None or len(repeats) != len(shape):
-        return (node.unknowns(len(shape)),)  # opset 1 has a repeat count and an axis as inputs
+    if repeats is None or len(repeats) != len(shape):  # in opset 1 it is one count, for an axis
+        return (node.unknowns(len(shape)),)
     return (tuple(expr.multiply(dim, by) for dim, by in zip(shape, _sizes(node, 1) or (), strict=True)),)
 
 
