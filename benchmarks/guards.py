@@ -50,12 +50,12 @@ EQUIVALENT = ROOT / "benchmarks" / "guards-equivalent.json"
 REACH = ROOT / "benchmarks" / "results" / "guards-reach.json"
 PACKAGES = ("passes", "exact", "verification", "ir")
 TESTS = {
-    "passes": ["tests/passes"],
+    "passes": ["tests/passes", "tests/test_same_bytes.py"],
     "exact": ["tests/exact"],
     "verification": ["tests/verification", "tests/exact", "tests/test_extraction.py", "tests/test_half_precision.py"],
     "ir": [
         "tests/ir", "tests/passes", "tests/optimizer/test_device_targets.py", "tests/cli/test_placement.py",
-        "tests/test_damaged.py", "tests/test_unsorted.py", "tests/test_unusual.py",
+        "tests/test_damaged.py", "tests/test_same_bytes.py", "tests/test_unsorted.py", "tests/test_unusual.py",
     ],
 }  # fmt: skip
 EXTRA_MEMORY = 3 << 30  # bytes a mutant may reserve more than the process it was forked from
