@@ -10,7 +10,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import google.protobuf
 import numpy as np
 import onnx
 import pytest
@@ -22,10 +21,6 @@ import recorded
 from sardonyx.errors import SardonyxError
 from sardonyx.ir import io
 
-pytestmark = pytest.mark.skipif(
-    (onnx.__version__, google.protobuf.__version__) != ("1.23.2", "7.36.2"),
-    reason="others have other schemas and words",
-)
 value = helper.make_tensor_value_info
 MODEL = """<ir_version: 11, opset_import: ["" : 21, "own" : 1], producer_name: "writer", metadata_props: ["k": "v"]>
 g (float[N, 4] x, int64[2] i, bool c) => (float[N, 4] y, float[M, 4] z) <float[4] w = {1, 2, 3, 4}, float[N, 4] b> {

@@ -24,8 +24,6 @@ from ir.shapes_truth import check_inference
 from passes.util import draw, graph_text, parse
 from sardonyx.ir.facts import Facts
 
-RECORDED_ONNX = "1.23.2"
-
 # onnx's node cases: the expected outputs are stored, so nothing needs to run.
 
 
@@ -34,8 +32,7 @@ def test_node_cases_have_the_inferred_shapes(part: int) -> None:
     """All 1,884, static and with every dim dynamic, with small inputs fed or constant; as much is known as before."""
     verdicts = dict(known_sizes.node_case_verdicts(part))
     assert not [each for verdict in verdicts.values() for each in verdict.wrong]
-    if onnx.__version__ == RECORDED_ONNX:  # others have other cases
-        recorded.check("node_cases", {name: verdict.amounts for name, verdict in verdicts.items()})
+    recorded.check("node_cases", {name: verdict.amounts for name, verdict in verdicts.items()})
 
 
 # Single operators, at sizes of zero too.
