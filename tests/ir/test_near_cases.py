@@ -17,10 +17,13 @@ from raised import raise_model, raised
 from sardonyx.errors import UsageError
 from sardonyx.ir import device, io
 from sardonyx.ir.checks import _flaw  # pyright: ignore[reportPrivateUsage]
-from sardonyx.ir.expressions import literal
+from sardonyx.ir.expressions import known, literal
 from sardonyx.ir.io.data_files import external_files
 from sardonyx.ir.module_borders import find_modules
-from sardonyx.ir.origins import distinct_labels
+from sardonyx.ir.origins import (
+    _follows_product,  # pyright: ignore[reportPrivateUsage]
+    distinct_labels,
+)
 from sardonyx.ir.plain_data import elements, scalar, tensor_value, value_type
 from sardonyx.ir.precision import GUARD, Impossible, scaled
 from sardonyx.ir.scopes import is_constant
@@ -226,3 +229,27 @@ def test_what_is_no_target_is_an_error(tmp_path: Path) -> None:
             device.target_named(wrong)
         with pytest.raises(UsageError):
             device.read_profile(wrong)
+
+
+def test_what_an_expression_reads_twice_is_written_once() -> None:
+    number = ir.tensor(np.array([2.0]))
+    root = known(number).root()
+    nodes = ((root + root) * root).nodes("y", lambda _: None)
+    assert [node.op_type for node in nodes] == ["Constant", "Cast", "Sqrt", "Add", "Mul"]
+    nodes = (known(number) + known(number)).nodes("y", lambda _: "x")
+    assert [list(node.input) for node in nodes[:2]] == [["x"], ["x"]]
+
+
+@pytest.mark.parametrize(
+    ("between", "follows"),
+    [
+        ("Add", True), ("Transpose", True), ("Cast", True), ("Dropout", True), ("BatchNormalization", True),
+        ("Reshape", True), ("Softmax", False), ("Exp", False), ("Concat", False), ("MatMul", True), ("own.Exp", True),
+    ],
+)  # fmt: skip
+def test_a_product_is_looked_for_through_what_optimizers_absorb(between: str, follows: bool) -> None:
+    domain, _, op_type = between.rpartition(".")
+    product = ir.node("MatMul", [ir.val("x"), ir.val("w")])
+    inner = ir.node(op_type, [product.outputs[0], None], domain=domain)
+    assert _follows_product(ir.node("Add", [ir.val("b"), inner.outputs[0]])) == follows
+    assert not _follows_product(product)

@@ -305,3 +305,21 @@ def test_the_limit_is_a_bound_that_is_reached(dtype: type) -> None:
             deviation = Deviation(reference, result, Limit(rtol, rtol))
             assert (deviation.excess() is None) == passes
     assert epsilon(np.dtype(dtype)) > 0
+
+
+@pytest.mark.parametrize(
+    ("exact", "result", "is_known"),
+    [
+        ([np.ones(2)], [np.ones(2)], True),
+        ([np.ones(2)], [None], False),
+        ([None], [np.ones(2)], False),
+        ([np.ones(3)], [np.ones(2)], False),
+        ([np.ones(2)], [np.ones(3)], False),
+        ([np.ones(3)], [np.ones(3)], False),
+        (None, [np.ones(2)], False),
+        ([np.ones(2)], None, False),
+    ],
+)
+def test_both_outputs_are_known_in_double_precision_or_none(exact: Any, result: Any, is_known: bool) -> None:
+    for given in (result, lambda: result):
+        assert (Precise(exact, given).both((0,), (2,)) is not None) == is_known

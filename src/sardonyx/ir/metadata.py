@@ -199,7 +199,7 @@ def _append(graph: ir.Graph, copy: ir.Model, held: Mapping[str, ir.Value], numbe
             graph.inputs.append(value)
     copy.graph.remove(nodes)
     for node in nodes:
-        node.name = numbered(node.name or "", number)
+        node.name = numbered(node.name, number) if node.name else node.name
         for value in node.outputs:
             value.name = numbered(value.name, number) if value.name else value.name
     graph.extend(nodes)
