@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import pickle
 import resource
@@ -39,9 +38,7 @@ def as_dict(store: Store) -> dict[str, bytes | None]:
 
 
 STEPS = st.lists(
-    st.tuples(
-        st.sampled_from(("replace", "create", "remove", "upload")), st.sampled_from(NAMES), st.binary(max_size=9)
-    ),
+    st.tuples(st.sampled_from(("write", "remove", "upload")), st.sampled_from(NAMES), st.binary(max_size=9)),
     max_size=12,
 )
 
@@ -60,8 +57,8 @@ def apply_steps(store: Store, steps: list[tuple[str, str, bytes]], folder: Path)
                 assert name in store.names()
             expected[name] = data
         else:
-            assert store.write(name, data, replace=step == "replace") is (step == "replace" or name not in expected)
-            expected[name] = data if step == "replace" else expected.get(name, data)
+            store.write(name, data)
+            expected[name] = data
     for name in NAMES:
         if name in expected:
             store.download(name, folder / "download")
@@ -126,10 +123,9 @@ def test_a_name_that_leaves_the_store_is_refused(name: str, tmp_path: Path) -> N
 def test_a_file_below_a_file_is_one_line(kind: str, tmp_path: Path) -> None:
     store = fresh(kind, tmp_path)
     store.write("a", b"data")
-    for replace in (True, False):
-        with pytest.raises(OutputError, match="a/b cannot be written: ") as caught:
-            store.write("a/b", b"data", replace=replace)
-        assert "\n" not in caught.value.message
+    with pytest.raises(OutputError, match="a/b cannot be written: ") as caught:
+        store.write("a/b", b"data")
+    assert "\n" not in caught.value.message
     assert as_dict(store) == {"a": b"data"}
 
 
@@ -154,24 +150,6 @@ def test_drafts_are_not_listed(kind: str, tmp_path: Path) -> None:
     if kind == "local":
         Path(store.url.removeprefix("local://"), ".b.json.1234.part").touch()
         assert store.names() == ["a.json"]
-
-
-def _write(where: str, data: bytes, start: float) -> bool:
-    store = open_store(where)
-    time.sleep(max(0.0, start - time.time()))
-    return store.write("cells/one.json", data, replace=False)
-
-
-@pytest.mark.slow
-def test_of_many_writers_exactly_one_creates_a_file(tmp_path: Path) -> None:
-    with multiprocessing.get_context("fork").Pool(3) as pool:
-        for attempt in range(10):
-            where, start = str(tmp_path / str(attempt)), time.time() + (0.3 if attempt == 0 else 0.02)
-            datas = [bytes([65 + writer]) * 100_000 for writer in range(3)]
-            won = pool.starmap(_write, [(where, data, start) for data in datas])
-            assert sum(won) == 1
-            assert open_store(where).read("cells/one.json") == datas[won.index(True)]
-            assert sorted(os.listdir(Path(where, "cells"))) == ["one.json"]
 
 
 ENDLESS = """
@@ -239,11 +217,10 @@ def test_a_file_that_becomes_too_large_leaves_the_old_one(kind: str, tmp_path: P
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
-        for replace in (True, False):
-            with pytest.raises(OutputError, match=r"a\.json cannot be written: .*File too large") as caught:
-                store.write("a.json", b"x" * 5000, replace=replace)
-            assert caught.value.hint is not None
-            assert "\n" not in caught.value.message
+        with pytest.raises(OutputError, match=r"a\.json cannot be written: .*File too large") as caught:
+            store.write("a.json", b"x" * 5000)
+        assert caught.value.hint is not None
+        assert "\n" not in caught.value.message
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)

@@ -10,7 +10,7 @@ import queue
 import time
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -32,20 +32,6 @@ _RECONNECT = 300.0  # seconds in which a restarted scheduler must answer
 _GB = 1e9
 
 
-class Load(Struct):
-    """The works that were submitted and have not ended."""
-
-    works: int = 0
-    timed: int = 0
-    memory: int = 0  # the sum of their estimates
-
-    def add(self, needs: Needs, sign: int = 1) -> None:
-        """Add a work, or take one away with the sign -1."""
-        self.works += sign
-        self.timed += sign * needs.timed
-        self.memory += sign * needs.memory
-
-
 class Engine(ABC):
     """Runs work."""
 
@@ -53,8 +39,8 @@ class Engine(ABC):
     places = 1  # works that run at once; what is submitted beyond them waits
 
     @abstractmethod
-    def has_room(self, needs: Needs, load: Load) -> bool:
-        """Return whether to submit work with these needs now; True if there is no other."""
+    def has_room(self, needs: Needs, running: Collection[Needs]) -> bool:
+        """Return whether to submit work with these needs beside that which has not ended; True if there is none."""
 
     @abstractmethod
     def submit(self, work: Work, limits: Limits, begun: Callable[[], None]) -> Future[Outcome]:
@@ -81,13 +67,14 @@ class LocalEngine(Engine):
         self._children = ChildPool()
         self._threads = ThreadPoolExecutor(self.places)
 
-    def has_room(self, needs: Needs, load: Load) -> bool:
+    def has_room(self, needs: Needs, running: Collection[Needs]) -> bool:
         """Return whether a process and enough memory are free."""
-        if not load.works:
+        if not running:
             return True
-        if needs.timed or load.timed or load.works >= self.places:
+        every = (needs, *running)
+        if any(each.timed for each in every) or len(running) >= self.places:
             return False
-        return self._memory is None or needs.memory + load.memory <= self._memory
+        return self._memory is None or sum(each.memory for each in every) <= self._memory
 
     def submit(self, work: Work, limits: Limits, begun: Callable[[], None]) -> Future[Outcome]:
         """Run work in a thread that waits for a child process."""
@@ -111,11 +98,11 @@ class ExecutorEngine(Engine):
         self._executor = executor
         self.places = places or getattr(executor, "_max_workers", None) or os.cpu_count() or 1
 
-    def has_room(self, needs: Needs, load: Load) -> bool:
+    def has_room(self, needs: Needs, running: Collection[Needs]) -> bool:
         """Return whether the queue of the executor is short."""
-        if needs.timed or load.timed:
-            return not load.works
-        return load.works < _AHEAD * self.places
+        if any(each.timed for each in (needs, *running)):
+            return not running
+        return len(running) < _AHEAD * self.places
 
     def submit(self, work: Work, limits: Limits, begun: Callable[[], None]) -> Future[Outcome]:
         """Give the work to the executor."""
@@ -143,12 +130,11 @@ class DaskEngine(Engine):
         self._timers = 0  # machines with a worker for timed work
         self._refresh_workers()
 
-    def has_room(self, needs: Needs, load: Load) -> bool:
+    def has_room(self, needs: Needs, running: Collection[Needs]) -> bool:
         """Return whether the queue is short; timed work begins when other work has ended."""
         self._refresh_workers()
-        if needs.timed:
-            return load.timed == load.works < max(self._timers, 1)
-        return not load.timed and load.works < _AHEAD * self.places
+        most = max(self._timers, 1) if needs.timed else _AHEAD * self.places
+        return len(running) < most and all(each.timed == needs.timed for each in running)
 
     def submit(self, work: Work, limits: Limits, begun: Callable[[], None]) -> Future[Outcome]:
         """Submit work with the resources that it needs and that workers declare."""
@@ -333,21 +319,21 @@ def run_all(
     `find` returns the stored outcome of the work with an index: it is called right before the work would run. `idle` is
     called every half second in which nothing begins or ends.
     """
-    limits, load = limits or Limits(), Load()
+    limits, running = limits or Limits(), dict[int, Needs]()  # by index: works that were submitted and have not ended
     waiting = deque(sorted(range(len(works)), key=lambda index: works[index].needs.timed))
     attempts, begun = dict[int, int](), set[int]()
     events: queue.SimpleQueue[tuple[int, Future[Outcome] | None]] = queue.SimpleQueue()  # None: the work has begun
-    while waiting or load.works:
-        while waiting and engine.has_room(works[waiting[0]].needs, load):
+    while waiting or running:
+        while waiting and engine.has_room(works[waiting[0]].needs, running.values()):
             index = waiting.popleft()
             if index not in attempts and (found := find(index)) is not None:
                 yield Report(index, found, found=True)
                 continue
-            load.add(works[index].needs)
+            running[index] = works[index].needs
             attempts[index] = attempts.get(index, 0) + 1
             submitted = engine.submit(works[index], limits, lambda index=index: events.put((index, None)))
             submitted.add_done_callback(lambda future, index=index: events.put((index, future)))
-        if not load.works:
+        if not running:
             continue
         try:
             index, future = events.get(timeout=_POLL)
@@ -359,7 +345,7 @@ def run_all(
                 begun.add(index)
                 yield Report(index)
             continue
-        load.add(works[index].needs, -1)
+        del running[index]
         outcome = _outcome(future)
         if outcome is None:  # the engine forgot it: this is no attempt
             engine.recover()

@@ -5,9 +5,7 @@ an object store, sent in one request that takes effect when it is complete. Hidd
 `.part`; they are never listed.
 
 Object stores (`s3://`, `gs://`, `az://`) and `memory://` publish a file in one request. Everywhere else a file is
-written beside its destination and renamed. With `replace=False`, S3 and Google Cloud Storage decide on the server who
-was first (a conditional request). Other file systems have no such request: the name is looked up right before it is
-written, so that of two writers within milliseconds both may return True, and the later file stays.
+written beside its destination and renamed.
 """
 
 from __future__ import annotations
@@ -20,9 +18,7 @@ import importlib
 import os
 import random
 import shutil
-import threading
 import time
-import uuid
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -107,18 +103,15 @@ class _FolderStore:
         """Return the contents of many files."""
         return [self.read(name) for name in names]
 
-    def write(self, name: str, data: bytes, *, replace: bool = True) -> bool:
-        """Write a file and return True; with `replace=False`, return False if it exists, and change nothing."""
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file, replacing an earlier one."""
         path = self.path(name)
         with explained(path):
             os.makedirs(path.parent, exist_ok=True)
             with Draft(path, durable=False) as draft:  # of thousands; one that is damaged is computed again
                 with open(draft.fileno(), "wb", closefd=False) as stream:
                     stream.write(data)
-                if not replace:
-                    return draft.create()
                 draft.commit(replace=True)
-        return True
 
     def names(self, prefix: str = "") -> list[str]:
         """Return the names that begin with a prefix, sorted."""
@@ -206,8 +199,7 @@ class _FolderStore:
 
 
 _S3 = frozenset(("s3", "s3a"))
-_CONDITIONAL = _S3 | {"gs", "gcs"}
-_OBJECT_STORES = _CONDITIONAL | {"memory", "az", "abfs", "abfss"}
+_OBJECT_STORES = _S3 | {"gs", "gcs", "memory", "az", "abfs", "abfss"}
 _READERS = 16  # requests at once when many files are read
 _HASHED = 1 << 20  # bytes of a file that is read to find out whether it is damaged
 _TRIES = 5
@@ -220,7 +212,7 @@ _TRANSIENT_NUMBERS = frozenset(
     (errno.EBUSY, errno.EAGAIN, errno.EPIPE, errno.ENETUNREACH, errno.EHOSTUNREACH, getattr(errno, "EREMOTEIO", -1))
 )
 _TRANSIENT_CODES = frozenset(  # of S3, with a status below 500
-    ("IncompleteBody", "BadDigest", "RequestTimeout", "OperationAborted", "ConditionalRequestConflict")
+    ("IncompleteBody", "BadDigest", "RequestTimeout", "OperationAborted")
 )
 _TRANSIENT_CLASSES = frozenset(  # by name: the packages that define them may not be installed
     (
@@ -236,7 +228,6 @@ _TRANSIENT_CLASSES = frozenset(  # by name: the packages that define them may no
 _NO_CREDENTIALS = frozenset(("NoCredentialsError", "PartialCredentialsError", "PermissionError"))
 
 _Result = TypeVar("_Result")
-_creating = threading.Lock()  # lookup and write are one step at least within a process
 
 
 class _RemoteStore:
@@ -264,14 +255,8 @@ class _RemoteStore:
         with ThreadPoolExecutor(_READERS) as readers:
             return list(readers.map(self.read, names))
 
-    def write(self, name: str, data: bytes, *, replace: bool = True) -> bool:
-        """Write a file in one request, or beside its destination."""
-        if self._protocol not in _OBJECT_STORES:
-            return self._write_beside(name, lambda system, draft: system.pipe_file(draft, data), replace=replace)
-        if not replace:
-            return self._create(name, data)
-        self._try("written", name, lambda system, where: system.pipe_file(where, data))
-        return True
+    def write(self, name: str, data: bytes) -> None:
+        self._put(name, lambda system, where: system.pipe_file(where, data))
 
     def names(self, prefix: str = "") -> list[str]:
         folder = prefix.rpartition("/")[0] or None
@@ -296,10 +281,8 @@ class _RemoteStore:
         """Copy a file into the store, in parts if it is large."""
         if self._protocol == "memory":  # its files are visible while they are being filled
             self.write(name, path.read_bytes())
-        elif self._protocol in _OBJECT_STORES:
-            self._try("written", name, lambda system, where: system.put_file(str(path), where))
         else:
-            self._write_beside(name, lambda system, draft: system.put_file(str(path), draft), replace=True)
+            self._put(name, lambda system, where: system.put_file(str(path), where))
 
     def tag(self, name: str) -> str | None:
         return self._found("read", name, lambda system, where: str(system.ukey(where)))
@@ -320,46 +303,22 @@ class _RemoteStore:
     def remove_abandoned(self) -> None:
         """Do nothing: unfinished uploads are no files, and a rule of the bucket can delete them."""
 
-    def _create(self, name: str, data: bytes) -> bool:
-        """Write a file that must not exist yet.
-
-        A request may succeed although its response is lost; repeated, it finds the file of the first one. The metadata
-        of an S3 object say who wrote it.
-        """
-        if self._protocol not in _CONDITIONAL:
-            with _creating:
-                exists = self._try("read", name, lambda system, where: system.exists(where))
-                return not exists and self.write(name, data)
-        writer = uuid.uuid4().hex
-        more: dict[str, Any] = {"Metadata": {"writer": writer}} if self._protocol in _S3 else {}
-        try:
-            self._try(
-                "written",
-                name,
-                lambda system, where: system.pipe_file(where, data, mode="create", **more),
-                (FileExistsError,),
-            )
-        except FileExistsError:
-            found = self._found("read", name, lambda system, where: system.metadata(where)) if more else None
-            return found is not None and found.get("writer") == writer  # None: deleted since
-        return True
-
-    def _write_beside(self, name: str, write: Callable[[Any, str], object], *, replace: bool) -> bool:
+    def _put(self, name: str, write: Callable[[Any, str], object]) -> None:
+        """Write a file in one request, or beside its destination."""
+        if self._protocol in _OBJECT_STORES:
+            self._try("written", name, write)
+            return
         folder, _, last = self._where(name).rpartition("/")
         draft = f"{folder}/{draft_name(last)}"
         self._try("written", name, lambda system, _: system.makedirs(folder, exist_ok=True))
         try:
             self._try("written", name, lambda system, _: write(system, draft))
-            with _creating:
-                if not replace and self._try("read", name, lambda system, where: system.exists(where)):
-                    return False
-                self._try("written", name, lambda system, where: system.mv(draft, where))
+            self._try("written", name, lambda system, where: system.mv(draft, where))
         finally:
             with contextlib.suppress(Exception):
                 system = _file_system(self.url, os.getpid())[0]
                 if system.exists(draft):
                     system.rm_file(draft)
-        return True
 
     def _where(self, name: str | None) -> str:
         return self._root if name is None else f"{self._root}/{_checked(name, self.url)}"
@@ -390,10 +349,7 @@ class _RemoteStore:
             try:
                 return action(system, where)
             except Exception as error:
-                code = _s3_code(error)
-                if code == "PreconditionFailed":
-                    raise FileExistsError(name) from error
-                if isinstance(error, answers) and code != "NoSuchBucket":
+                if isinstance(error, answers) and _s3_code(error) != "NoSuchBucket":
                     raise
                 passing = is_transient(error)
                 if not passing or attempt == _TRIES - 1:

@@ -10,10 +10,9 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sardonyx.errors import UsageError
 from sardonyx.records.inspection import HierarchyDag
 from sardonyx.records.provenance import lineage
-from sardonyx.records.run import Run, Wiring
+from sardonyx.records.run import Wiring
 from sardonyx.reporting import formatting as fmt
 
 DEEPEST = 32  # steps of a path; deeper nodes are drawn at this level
@@ -154,37 +153,28 @@ def nodes_of(wiring: Wiring) -> Nodes:
     return frozenset(zip(wiring.names, wiring.ops, strict=True))
 
 
-def top_module(run: Run) -> str:
+def top_module(wiring: Wiring) -> str:
     """Return the first module from the top that contains more than one other module."""
-    return "" if run.wiring_before is None else _Owners(run.wiring_before).innermost("")
+    return _Owners(wiring).innermost("")
 
 
 MAX_LABEL = 36  # characters of a label
 MAX_ELEMENTS = 280  # boxes or edges: Mermaid refuses a text of 50,000 characters or of 500 edges
 _HARMLESS = frozenset(" _-./:,()·…")
 _SHAPES = {"module": ('[["', '"]]'), "port": ('(["', '"])')}
-_SUFFIXES = {"made": " (new)", "gone": " (removed)"}
 _STYLES = (
     "classDef made stroke:#0f766e,stroke-width:3px",
-    "classDef gone stroke:#b45309,stroke-width:2px,stroke-dasharray:4 3",
     "classDef module stroke:#1d4ed8,stroke-width:2px",
 )
 
 
-def module_mermaid(run: Run, path: str, *, after: bool = True) -> str:
-    """Return the contents of a module before or after; nodes that the other graph does not have are marked."""
-    if run.wiring_before is None or run.wiring_after is None:
-        raise UsageError("the run has no graph", hint="optimize the model again, with this version")
-    graphs = (run.wiring_before, run.wiring_after)
-    sides = [module_contents(wiring, path) for wiring in graphs]
-    if not any(sides):
-        hint = "sardonyx inspect lists the modules; the model itself is the empty path"
-        raise UsageError(f"no module is called {fmt.name(path)!r}", hint=hint)
-    if (contents := sides[after]) is None:
+def module_mermaid(before: Wiring, after: Wiring, path: str) -> str:
+    """Return the contents of a module after an optimization; nodes that the graph before does not have are marked."""
+    if (contents := module_contents(after, path)) is None:
         return _sentence(f"{path or '(model)'}: this module does not exist here")
-    new, others = "made" if after else "gone", nodes_of(graphs[not after])
+    others = nodes_of(before)
     kinds = [
-        new if part.kind == "op" and (part.name, part.text) not in others else part.kind for part in contents.parts
+        "made" if part.kind == "op" and (part.name, part.text) not in others else part.kind for part in contents.parts
     ]
     return _chart(contents, kinds)
 
@@ -229,7 +219,7 @@ def _chart(contents: ModuleContents, kinds: Sequence[str]) -> str:
     lines = ["flowchart TD"]
     for at, (part, kind) in enumerate(zip(contents.parts, kinds, strict=True)):
         start, end = _SHAPES.get(kind, ('["', '"]'))
-        lines.append(f"  n{at}{start}{quoted(fmt.name(part.text, MAX_LABEL))}{_SUFFIXES.get(kind, '')}{end}")
+        lines.append(f"  n{at}{start}{quoted(fmt.name(part.text, MAX_LABEL))}{' (new)' if kind == 'made' else ''}{end}")
     lines += [f"  n{producer} --> n{consumer}" for producer, consumer in contents.edges]
     for style in _STYLES:
         styled = style.split()[1]

@@ -61,8 +61,9 @@ def run_comment(bundle: RunBundle) -> doc.Document:
     run = bundle.run
     sentence = _short(run_sentence(structs.replace(run, result=structs.replace(run.result, path=None))))
     undone = [(fmt.name(u.pass_name), fmt.module(u.owner), _short(u.reason)) for u in run.rolled_back]
-    drawn = run.wiring_before is not None and run.wiring_after is not None
-    graph = (doc.Code(module_mermaid(run, top_module(run)), "mermaid"),) if drawn else ()
+    before, after, graph = run.wiring_before, run.wiring_after, tuple[doc.Block, ...]()
+    if before is not None and after is not None:
+        graph = (doc.Code(module_mermaid(before, after, top_module(before)), "mermaid"),)
     folded = (
         *(_modules(bundle), _passes(run), _skipped(run), _verification(run)),
         _section("Rolled back", ("pass", "module", "reason"), undone, text_columns=3),

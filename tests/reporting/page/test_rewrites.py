@@ -171,7 +171,7 @@ def test_a_rewrite_of_a_whole_model_is_counted_and_not_drawn() -> None:
     run = replace(RUN, events=(Event("raise-opset", RewriteKind.FUSE, "opset 20", many, (), (), "", "", ""),))
     data = rewrite_data(run)
     assert data["shapes"][0]["counted"] == ((("Pad", 40), ("Clip", 21)), ())
-    assert data["shapes"][0]["parts"] == []
+    assert data["shapes"][0]["parts"] == ()
     assert len(data["events"][0]) == 6
 
 

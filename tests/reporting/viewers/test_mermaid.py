@@ -7,11 +7,9 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from reporting.sample_run import sample_run
-from sardonyx.errors import UsageError
-from sardonyx.records.run import Run, Wiring
+from sardonyx.records.run import Wiring
 from sardonyx.reporting.module_contents import MAX_ELEMENTS, module_mermaid, quoted
 
 RUN = sample_run()
@@ -34,8 +32,8 @@ HOSTILE = st.text(max_size=30) | st.sampled_from([
 ])  # fmt: skip
 
 
-def with_graph(wiring: Wiring) -> Run:
-    return replace(RUN, wiring_before=wiring, wiring_after=wiring)
+def drawn(wiring: Wiring) -> str:
+    return module_mermaid(wiring, wiring, "")
 
 
 def unescaped(text: str) -> str:
@@ -55,32 +53,25 @@ def test_a_name_is_shown_literally(name: str) -> None:
 @given(HOSTILE, HOSTILE, HOSTILE, HOSTILE)
 def test_every_line_has_a_known_form(op_type: str, path: str, given: str, made: str) -> None:
     wiring = Wiring(("", path), ("a", "b"), (op_type, op_type), (0, 1), ((0, 1),), {given: (0,)}, {made: 1})
-    text = module_mermaid(with_graph(wiring), "")
+    text = drawn(wiring)
     assert text.endswith("\n")
     for line in text.splitlines():
         assert LINE.fullmatch(line), line
 
 
-def test_a_module_has_its_nodes_neighbours_and_changes() -> None:
-    after, before = (module_mermaid(RUN, "encoder.layer.0.output", after=side) for side in (True, False))
-    assert '["Gemm (new)"]' in after
-    assert '(["from attention"])' in after
-    assert '["MatMul (removed)"]' in before
-    assert "classDef gone" in before
-    assert "classDef gone" not in after
+def test_a_module_has_its_nodes_neighbours_and_new_nodes() -> None:
+    before, after = RUN.wiring_before, RUN.wiring_after
+    assert before is not None
+    assert after is not None
+    text = module_mermaid(before, after, "encoder.layer.0.output")
+    assert '["Gemm (new)"]' in text
+    assert '(["from attention"])' in text
+    assert '["MatMul"]' in module_mermaid(before, before, "encoder.layer.0.output")
+    assert "this module does not exist here" in module_mermaid(before, after, "nothing.here")
 
 
 def test_a_module_that_is_too_large_has_a_note() -> None:
     size = MAX_ELEMENTS + 1
     names = tuple(f"n{at}" for at in range(size))
     flat = Wiring(("",), names, ("Relu",) * size, (0,) * size, (), {}, {})
-    assert module_mermaid(with_graph(flat), "") == (
-        f'flowchart TD\n  n0["(model): {size} boxes, too many for one drawing"]\n'
-    )
-
-
-def test_unknown_modules_and_runs_without_a_graph_are_reported() -> None:
-    with pytest.raises(UsageError, match="no module is called"):
-        module_mermaid(RUN, "nothing.here")
-    with pytest.raises(UsageError, match="has no graph"):
-        module_mermaid(replace(RUN, wiring_before=None), "")
+    assert drawn(flat) == (f'flowchart TD\n  n0["(model): {size} boxes, too many for one drawing"]\n')

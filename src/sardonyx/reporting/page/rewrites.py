@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
@@ -91,7 +91,7 @@ class State(StrEnum):
     MADE = "made"
 
 
-class Part(Struct, frozen=True):
+class Part(NamedTuple):
     """A node without its name; values are numbered in the order in which the rewrite mentions them, -1 if omitted."""
 
     op_type: str
@@ -100,10 +100,10 @@ class Part(Struct, frozen=True):
     outputs: tuple[int, ...]
 
 
-class Shape(Struct, frozen=True):
+class Shape(NamedTuple):
     """The common part of equal rewrites."""
 
-    pass_name: str
+    pass_: str
     kind: str
     source: str  # file:line of the pass
     root: int  # the number of the value that was replaced, -1 if no node mentions it
@@ -185,15 +185,7 @@ def rewrite_data(run: Run) -> dict[str, Any]:
         for (event, made), texts in zip(pairs, named, strict=True)
     ]
     shapes = [
-        {
-            "pass": shape.pass_name,
-            "kind": shape.kind,
-            "source": shape.source,
-            "root": shape.root,
-            "parts": [[part.op_type, part.state.value, part.inputs, part.outputs] for part in shape.parts],
-            "counted": shape.counted,
-            "where": where(owned),
-        }
+        {name.rstrip("_"): value for name, value in shape._asdict().items()} | {"where": where(owned)}
         for shape, owned in by_shape.items()
     ]
     return {
@@ -214,10 +206,7 @@ def _passes(run: Run) -> list[dict[str, Any]]:
             "algebra": fmt.one_line(record.algebra),
             "accuracy": record.accuracy.value,
             "about": fmt.one_line(record.about),
-            "nodes": record.nodes,
-            "constants": record.constants,
-            "initializers": record.initializers,
-            "bytes": record.bytes,
+            **{name: getattr(record, name) for name in ("nodes", "constants", "initializers", "bytes")},
             "claims": claims_cell(run.verdict, record.name),
         }
         for record in run.passes
