@@ -100,7 +100,7 @@ def test_bert_as_a_function_of_batch_and_length() -> None:
         assert len(standard.stretches("seq", {"batch": batch})) == 1
         short, long = decomposed.stretches("seq", {"batch": batch})
         assert f"Up to seq = {short.last} the peak is the GELU" in PAGE
-        assert (short.candidate.operation, long.candidate.module) == ("gelu", "encoder.layer.0.attention.self")
+        assert (short.value.operation, long.value.module) == ("gelu", "encoder.layer.0.attention.self")
         less, more = compare(_times(decomposed, 100), _times(standard, 101), "seq", {"batch": batch})
-        assert (less.order, more.order) == ("less", "more")
+        assert (less.value, more.value) == ("less", "more")
         assert f"From seq = {more.first} on decomposing costs more than 1 % of memory" in PROSE

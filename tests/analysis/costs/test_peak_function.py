@@ -16,7 +16,7 @@ from sardonyx.verbs.analyze.costs.peak_memory import (
     LIMIT,
     Candidate,
     PeakFunction,
-    SizeComparison,
+    Stretch,
     compare,
     liveness,
     peak_function,
@@ -69,13 +69,11 @@ def test_the_function_is_the_peak_at_every_size(program: Program, sizes: dict[st
 def test_turning_points_match_an_exhaustive_search(program: Program, batch: int) -> None:
     live = liveness(program)
     stretches = peak_function(live).stretches("seq", {"batch": batch})
-    steps = {
-        seq: one.candidate.step for one in stretches for seq in range(one.first, min(one.last, TRIED.stop - 1) + 1)
-    }
+    steps = {seq: one.value.step for one in stretches for seq in range(one.first, min(one.last, TRIED.stop - 1) + 1)}
     assert steps == ({seq: live.at({"seq": seq, "batch": batch}).step for seq in TRIED} if live.timeline else {})
     assert not stretches or stretches[-1].last == LIMIT
     assert all(one.last + 1 == after.first for one, after in pairwise(stretches))
-    assert all(one.candidate is not after.candidate for one, after in pairwise(stretches))
+    assert all(one.value is not after.value for one, after in pairwise(stretches))
 
 
 @pytest.mark.slow
@@ -85,7 +83,7 @@ def test_comparing_two_programs_matches_an_exhaustive_search(one: Program, other
     first, second = peak_function(liveness(one)), peak_function(liveness(other))
     orders = dict[int, str]()
     for piece in compare(first, second, "seq", {"batch": batch}):
-        orders |= dict.fromkeys(range(piece.first, min(piece.last, TRIED.stop - 1) + 1), piece.order)
+        orders |= dict.fromkeys(range(piece.first, min(piece.last, TRIED.stop - 1) + 1), piece.value)
     for seq in TRIED:
         left, right = (_at(function, {"seq": seq, "batch": batch}) for function in (first, second))
         assert orders[seq] == ("less" if left < right else "more" if left > right else "equal")
@@ -97,8 +95,8 @@ def test_the_scores_exceed_the_mlp_from_one_length_on() -> None:
     assert function.text == "max(24576·batch·seq, 96·batch·seq² + 3072·batch·seq)"
     for batch in (1, 2, 64):
         (short, long) = function.stretches("seq", {"batch": batch})
-        assert (short.first, short.last, short.candidate.module) == (1, 224, "mlp.act")
-        assert (long.first, long.last, long.candidate.module) == (225, LIMIT, "attention")
+        assert (short.first, short.last, short.value.module) == (1, 224, "mlp.act")
+        assert (long.first, long.last, long.value.module) == (225, LIMIT, "attention")
 
 
 def test_a_step_that_is_never_the_peak_is_left_out() -> None:
@@ -130,8 +128,8 @@ def test_decomposing_attention_costs_memory_from_one_length_on() -> None:
     standard = peak_function(liveness(_mlp_and_attention(is_spelled_out=False)))
     decomposed = peak_function(liveness(_mlp_and_attention()))
     equal, more = compare(decomposed, standard, "seq")
-    assert equal == SizeComparison(1, 224, "equal")
-    assert more == SizeComparison(225, LIMIT, "more")
+    assert equal == Stretch(1, 224, "equal")
+    assert more == Stretch(225, LIMIT, "more")
 
 
 @pytest.mark.slow
@@ -143,10 +141,10 @@ def test_rounded_sizes_that_alternate_forever_are_listed_up_to_a_limit() -> None
     live = liveness(in_blocks(sketch.program(()), 512))
     stretches = peak_function(live).stretches("seq")
     assert 1000 < stretches[-1].last < LIMIT
-    steps = {seq: piece.candidate.step for piece in stretches for seq in range(piece.first, piece.last + 1)}
+    steps = {seq: piece.value.step for piece in stretches for seq in range(piece.first, piece.last + 1)}
     assert steps == {seq: live.at({"seq": seq}).step for seq in range(1, stretches[-1].last + 1)}
 
 
 def test_a_program_without_operations_has_peak_zero() -> None:
     function = peak_function(liveness(Sketch().program(())))
-    assert (function.text, function.candidates, function.stretches("seq")) == ("0", (), ())
+    assert (function.text, function.candidates, function.stretches("seq")) == ("0", (), [])

@@ -183,8 +183,8 @@ def _turns(one: MeasuredForm, other: MeasuredForm, dim: str, sizes: Mapping[str,
         return
     fixed = {name: size for name, size in sizes.items() if name in both and name != dim}
     for stretch in compare(one.peak, other.peak, dim, fixed)[:_MAX_CROSSOVERS]:
-        less, more = (one, other) if stretch.order == "less" else (other, one)
-        if stretch.order != "equal":
+        less, more = (one, other) if stretch.value == "less" else (other, one)
+        if stretch.value != "equal":
             yield records.Overtaking(dim, stretch.first, less.form.name, more.form.name)
 
 
@@ -249,7 +249,7 @@ def _regions(program: Program, parts: Sequence[Region], number: Callable[[Size],
 def _crossovers(peak: PeakFunction, dim: str, sizes: Mapping[str, int]) -> Iterator[records.Crossover]:
     fixed = {name: size for name, size in sizes.items() if name != dim and name in peak.program.symbols}
     stretches = peak.stretches(dim, fixed)
-    steps = [peak.program.operations[stretch.candidate.step] for stretch in stretches]
+    steps = [peak.program.operations[stretch.value.step] for stretch in stretches]
     places = [f"{operation.operator} in {operation.module or 'the model'}" for operation in steps]
     for after, here, there in zip(stretches[1 : _MAX_CROSSOVERS + 1], places, places[1:], strict=False):
         yield records.Crossover(dim, after.first, here, there)

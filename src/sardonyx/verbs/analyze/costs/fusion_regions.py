@@ -163,40 +163,36 @@ def _decomposed(board: Board, softmax: int) -> list[int]:
     def writers(step: int) -> Iterable[int]:
         return (piece.writer for piece in flow.reads[step] if piece.writer is not None)
 
-    back = _closure(board, softmax, writers, is_product)
-    ahead = _closure(board, softmax, flow.followers, is_product)
+    def inside(following: _Following) -> _Following:
+        """Leave out what cannot stand between the products."""
+        return lambda step: [
+            other
+            for other in following(step)
+            if other in board.free and (is_product(other) or flow.kind(other) in _INSIDE_ATTENTION)
+        ]
+
+    back = _reached([softmax], inside(writers), lambda step: not is_product(step))
+    ahead = _reached([softmax], inside(flow.followers), lambda step: not is_product(step))
     scores = [step for step in back if is_product(step)]
     mixes = [step for step in ahead if is_product(step)]
     if not scores or not mixes:
         return []
-    from_scores = _within(back, scores, flow.followers)  # leaves the computation of the mask outside
-    to_mix = _within(ahead, mixes, writers)  # leaves other uses of the attention weights outside
+    from_scores = _reached(scores, lambda step: back.intersection(flow.followers(step)))  # without those of the mask
+    to_mix = _reached(mixes, lambda step: ahead.intersection(writers(step)))  # without other uses of the weights
     return sorted({softmax, *scores, *mixes, *(back & from_scores), *(ahead & to_mix)})
 
 
-def _closure(
-    board: Board, start: int, following: Callable[[int], Iterable[int]], ends: Callable[[int], bool]
-) -> set[int]:
-    """Return what is reached through steps that may stand between the products, and the products."""
-    reached, waiting = set[int](), [start]
-    while waiting:
-        for step in following(waiting.pop()):
-            if step in reached or step not in board.free:
-                continue
-            if ends(step):
-                reached.add(step)
-            elif board.flow.kind(step) in _INSIDE_ATTENTION:
-                reached.add(step)
-                waiting.append(step)
-    return reached
+_Following = Callable[[int], Iterable[int]]
 
 
-def _within(field: set[int], start: Iterable[int], following: Callable[[int], Iterable[int]]) -> set[int]:
+def _reached(start: Iterable[int], following: _Following, goes_on: Callable[[int], bool] = lambda _: True) -> set[int]:
+    """Return what is reached from some steps; at a step that does not go on, the search ends."""
     reached, waiting = set[int](), list(start)
     while waiting:
-        new = {step for step in following(waiting.pop()) if step in field} - reached
-        reached |= new
-        waiting += new
+        for step in set(following(waiting.pop())) - reached:
+            reached.add(step)
+            if goes_on(step):
+                waiting.append(step)
     return reached
 
 
@@ -258,17 +254,8 @@ def _with_epilogues(board: Board, linears: list[int]) -> RegionMatch:
 
 def _attentions_after(flow: Flow, linear: int, attention_of: dict[int, int]) -> frozenset[int]:
     """Return the attention regions that the result of a linear layer reaches without another product in between."""
-    reached, seen, waiting = set[int](), {linear}, [linear]
-    while waiting:
-        for step in flow.followers(waiting.pop()):
-            if step in seen:
-                continue
-            seen.add(step)
-            if step in attention_of:
-                reached.add(attention_of[step])
-            elif flow.kind(step) not in _WORK:
-                waiting.append(step)
-    return frozenset(reached)
+    reached = _reached([linear], flow.followers, lambda step: step not in attention_of and flow.kind(step) not in _WORK)
+    return frozenset(attention_of[step] for step in reached if step in attention_of)
 
 
 def _free(board: Board, kinds: Container[OpKind]) -> Iterator[tuple[int, int]]:

@@ -11,10 +11,10 @@ import difflib
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from itertools import chain
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 from msgspec import Struct
 
@@ -335,6 +335,7 @@ _WEIGHTS = ((1, 1), (1, 7), (7, 1))  # of these means
 _SHOWN = 6  # up to this many expressions the formula shows all of them
 
 Order = Literal["less", "equal", "more"]
+_Value = TypeVar("_Value")
 
 
 class Candidate(Struct, frozen=True):
@@ -349,20 +350,12 @@ class Candidate(Struct, frozen=True):
     module: str
 
 
-class Stretch(Struct, frozen=True):
-    """An interval of sizes of one dimension, both ends included, in which one step is the peak."""
+class Stretch(Struct, Generic[_Value], frozen=True):
+    """An interval of sizes of one dimension, both ends included, in which something holds."""
 
     first: int
     last: int
-    candidate: Candidate
-
-
-class SizeComparison(Struct, frozen=True):
-    """An interval of sizes, both ends included, in which one program needs less, equal or more memory than another."""
-
-    first: int
-    last: int
-    order: Order
+    value: _Value
 
 
 class PeakFunction(Struct, frozen=True):
@@ -376,39 +369,54 @@ class PeakFunction(Struct, frozen=True):
         """The formula, in bytes."""
         shown = self.candidates
         if len(shown) > _SHOWN:  # with rounded sizes, many steps can be the peak at a few unusual sizes
-            near_example = {part.candidate for dim in self.program.symbols for part in self.stretches(dim)}
+            near_example = {part.value for dim in self.program.symbols for part in self.stretches(dim)}
             shown = [candidate for candidate in shown if candidate in near_example]
         parts = [format_size(candidate.bytes) for candidate in shown]
         if len(shown) < len(self.candidates):
             parts.append(f"{len(self.candidates) - len(shown)} more, far from the example")
         return parts[0] if len(parts) == 1 else f"max({', '.join(parts)})" if parts else "0"
 
-    def stretches(self, dim: str, fixed: Mapping[str, int] | None = None) -> tuple[Stretch, ...]:
+    def stretches(self, dim: str, fixed: Mapping[str, int] | None = None) -> list[Stretch[Candidate]]:
         """Return which step is the peak at each size of `dim`, with the other sizes fixed, by default at the example's.
 
         The last interval ends at `LIMIT`, or earlier if there is no proof for what follows.
         """
-        if not self.candidates:
-            return ()
-        box, stretches = _section(self.program, dim, fixed), list[Stretch]()
-        pending = [(*box[dim], list(self.candidates))]  # intervals, the first one last, with what may be the peak there
-        for _ in range(_MAX_PIECES):
-            if not pending:
-                break
-            low, high, rivals = pending.pop()
-            start, bounds = (
-                {name: least for name, (least, _) in box.items()} | {dim: low},
-                Bounds({**box, dim: (low, high)}),
-            )
+        box = _section(self.program, dim, fixed)
+
+        def peak(low: int, high: int, rivals: Sequence[Candidate]) -> tuple[Candidate | None, Sequence[Candidate]]:
+            start = {name: least for name, (least, _) in box.items()} | {dim: low}
+            bounds = Bounds({**box, dim: (low, high)})
             best = min(rivals, key=lambda rival: (-value_of(rival.bytes, start), rival.step))
             unbeaten = [rival for rival in rivals if rival is not best and not _beats(best, rival, bounds)]
-            if unbeaten:
-                pending += [(*half, [best, *unbeaten]) for half in reversed(_halves(low, high))]
-                continue
-            if stretches and stretches[-1].candidate.step == best.step:
-                low = stretches.pop().first
-            stretches.append(Stretch(low, high, best))
-        return tuple(stretches)
+            return None if unbeaten else best, [best, *unbeaten]
+
+        return _stretches(peak, self.candidates, lambda candidate: candidate.step) if self.candidates else []
+
+
+_State = TypeVar("_State")
+
+
+def _stretches(
+    decide: Callable[[int, int, _State], tuple[_Value | None, _State]], state: _State, key: Callable[[_Value], object]
+) -> list[Stretch[_Value]]:
+    """Halve the sizes up to `LIMIT` until `decide` returns a value for each interval; join those with equal keys.
+
+    `decide` gets an interval with the state that it returned for the interval that was halved.
+    """
+    stretches, pending = list[Stretch[_Value]](), [(1, LIMIT, state)]  # the first interval comes last
+    for _ in range(_MAX_PIECES):
+        if not pending:
+            break
+        low, high, state = pending.pop()
+        value, state = decide(low, high, state)
+        if value is None:
+            middle = (low + high) // 2
+            pending += [(middle + 1, high, state), (low, middle, state)]
+            continue
+        if stretches and key(stretches[-1].value) == key(value):
+            low = stretches.pop().first
+        stretches.append(Stretch(low, high, value))
+    return stretches
 
 
 def peak_function(liveness: Liveness) -> PeakFunction:
@@ -454,27 +462,18 @@ def _is_below_a_mean(one: Candidate, first: Candidate, second: Candidate, bounds
 
 def compare(
     one: PeakFunction, other: PeakFunction, dim: str, fixed: Mapping[str, int] | None = None
-) -> tuple[SizeComparison, ...]:
+) -> list[Stretch[Order]]:
     """Return at which sizes of `dim` the first program needs less memory than the second, equally much, or more.
 
     The sizes of other dimensions are fixed, by default at the example's.
     """
     box = {**_section(other.program, dim, fixed), **_section(one.program, dim, fixed)}
     ones, others = ([part.bytes for part in function.candidates] or [0] for function in (one, other))
-    comparisons = list[SizeComparison]()
-    pending = [box[dim]]
-    for _ in range(_MAX_PIECES):
-        if not pending:
-            break
-        low, high = pending.pop()
-        order = _order(ones, others, Bounds({**box, dim: (low, high)}))
-        if order is None:
-            pending += reversed(_halves(low, high))
-        elif comparisons and comparisons[-1].order == order:
-            comparisons[-1] = SizeComparison(comparisons[-1].first, high, order)
-        else:
-            comparisons.append(SizeComparison(low, high, order))
-    return tuple(comparisons)
+
+    def order(low: int, high: int, _: None) -> tuple[Order | None, None]:
+        return _order(ones, others, Bounds({**box, dim: (low, high)})), None
+
+    return _stretches(order, None, str)
 
 
 def _order(ones: Sequence[Size], others: Sequence[Size], bounds: Bounds) -> Order | None:
@@ -493,11 +492,6 @@ def _order(ones: Sequence[Size], others: Sequence[Size], bounds: Bounds) -> Orde
 def _section(program: Program, dim: str, fixed: Mapping[str, int] | None) -> dict[str, tuple[int, int]]:
     sizes = chosen_sizes(program, {dim: 1, **(fixed or {})})
     return {name: (size, size) for name, size in sizes.items()} | {dim: (1, LIMIT)}
-
-
-def _halves(low: int, high: int) -> list[tuple[int, int]]:
-    middle = (low + high) // 2
-    return [(low, middle), (middle + 1, high)]
 
 
 def _beats(one: Candidate, other: Candidate, bounds: Bounds) -> bool:
