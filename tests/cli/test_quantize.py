@@ -87,11 +87,11 @@ BAD: dict[str, tuple[list[str], int, str]] = {
     "failing": (["--data", "DIR/task.py:failing"], 2, "DIR/task.py:14: failing() failed: KeyError: 'more'"),
     "metric fails": (
         ["--data", "DIR/task.py:samples", "--metric", "DIR/task.py:broken"], 2,
-        "DIR/task.py:23: the metric failed on sample 3: ZeroDivisionError: division by zero",
+        "DIR/task.py:23: the metric failed on sample 6: ZeroDivisionError: division by zero",
     ),
     "metric is NaN": (
         ["--data", "DIR/task.py:samples", "--metric", "DIR/task.py:undefined"], 2,
-        "the metric DIR/task.py:undefined returned nan for sample 3",
+        "the metric DIR/task.py:undefined returned nan for sample 6",
     ),
     "no metric": (["--budget", "metric<=0"], 2, "the budget 'metric<=0' needs a metric"),
     "pattern": (["--keep-module", "decoder.*"], 2, "there is no module 'decoder.*'"),
