@@ -52,7 +52,9 @@ def times(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     """Ratios of times by label, in place of measurements, which differ from run to run."""
     ratios: dict[str, float] = {}
 
-    def compared(trials: sensitivity.Trials, models: Any, _seconds: float = 0) -> dict[str, Comparison]:
+    def compared(
+        trials: sensitivity.Trials, models: Any, _seconds: float = 0, _reference: Any = None
+    ) -> dict[str, Comparison]:
         trials.milliseconds, trials.sizes = 2.0, {"batch": 1}
         found: dict[str, Comparison] = {}
         for label in models:
@@ -215,29 +217,59 @@ def test_the_smallest_model_is_written_if_none_is_faster(model: Path, data: Any,
     assert made.choice.points[made.choice.chosen] == min(near, key=lambda point: point.scores.relative_l2.value)
 
 
-@pytest.mark.parametrize(("smallest", "by_rows"), [(1.0, False), (1e-3, True)])
-def test_rows_have_scales_only_if_the_loss_asks_for_it(smallest: float, by_rows: bool, times: dict[str, float]) -> None:
-    rng = np.random.default_rng(3)
+def normalized_product(columns: np.ndarray) -> onnx.ModelProto:
+    """Return a product whose rows are divided by their norms, with columns of these sizes."""
     text = """
       <ir_version: 8, opset_import: ["" : 17]>
       g (float[2, 64] x) => (float[2, 48] y) {
         a = MatMul (x, w)  y = LpNormalization (a)
       }
     """
-    model, weight = onnx.parser.parse_model(text), rng.standard_normal((64, 48)).astype(np.float32)
-    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
-    sizes = np.array([[1.0], [smallest]])
-    data = [{"x": (sizes * rng.standard_normal((2, 64))).astype(np.float32)} for _ in range(12)]
-    times["all int8"] = 0.5
-    made = sardonyx.quantize(model, to="int8", budget="relative_l2<=0.05", data=data)
+    model, weight = onnx.parser.parse_model(text), np.random.default_rng(3).standard_normal((64, 48)) * columns
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight.astype(np.float32), "w"))
+    return model
+
+
+def rows_of(sizes: list[float]) -> list[dict[str, np.ndarray]]:
+    """Return samples with rows of these sizes."""
+    rng, factors = np.random.default_rng(4), np.array(sizes)[:, None]
+    return [{"x": (factors * rng.standard_normal((2, 64))).astype(np.float32)} for _ in range(12)]
+
+
+@pytest.mark.parametrize(("smallest", "by_rows"), [(1.0, False), (1e-3, True)])
+def test_rows_have_scales_only_if_the_loss_asks_for_it(smallest: float, by_rows: bool, times: dict[str, float]) -> None:
+    times |= {"all int8": 0.5, "one scale": 1.0}
+    data = rows_of([1.0, smallest])
+    made = sardonyx.quantize(normalized_product(np.ones(48)), to="int8", budget="relative_l2<=0.05", data=data)
     assert made.model is not None
     assert any(node.op_type == "ReduceMax" for node in made.model.graph) is by_rows
-    assert any("one scale" in note for note in made.notes) is not by_rows
+    assert any("an activation has one scale" in note for note in made.notes) is not by_rows
+
+
+@pytest.mark.parametrize(
+    ("budget", "time", "by_columns"), [(0.05, 0.9, False), (0.05, 1.0, True), (0.05, 1.1, True), (0.012, 0.9, True)]
+)
+def test_a_weight_has_one_scale_only_if_it_is_faster_and_within_the_budget(
+    budget: float, time: float, by_columns: bool, times: dict[str, float]
+) -> None:
+    times |= {"all int8": 0.5, "one scale": time}
+    model, data = normalized_product(np.where(np.arange(48) % 2, 1.0, 0.3)), rows_of([1.0, 1.0])
+    made = sardonyx.quantize(model, to="int8", budget=f"relative_l2<={budget}", data=data)
+    assert made.model is not None
+    assert made.check is not None
+    constants = [value.const_value for value in made.model.graph.initializers.values()]
+    scales = [each.shape.numpy() for each in constants if each is not None and each.dtype is ir.DataType.FLOAT]
+    assert scales == ([(48,)] if by_columns else [()])
+    assert any("a weight has one scale" in note for note in made.notes) is not by_columns
+    assert made.choice is not None
+    assert [point.label for point in made.choice.points] == ["all int8"]
 
 
 @pytest.mark.medium
 def test_a_model_that_seems_faster_is_timed_for_longer(model: Path, data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def compared(_trials: sensitivity.Trials, models: Any, seconds: float) -> dict[str, Comparison]:
+    def compared(
+        _trials: sensitivity.Trials, models: Any, seconds: float, _reference: Any = None
+    ) -> dict[str, Comparison]:
         finding = Finding.FASTER if seconds == sensitivity.PATIENT else Finding.SAME
         return dict.fromkeys(models, Comparison(0.7, 0.4, 1.1, 0.3, finding, 12))
 

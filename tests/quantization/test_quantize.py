@@ -21,7 +21,8 @@ from sardonyx.ir.origins import owner
 from sardonyx.records.quantization import Quantization
 from sardonyx.verbs.quantize import product_check, weight_only, weights
 from sardonyx.verbs.quantize.dynamic_int8 import QuantizeDynamically
-from sardonyx.verbs.quantize.recipe import largest_of_rows
+from sardonyx.verbs.quantize.precisions import Assignment, Job, Recipes
+from sardonyx.verbs.quantize.recipe import Selection, largest_of_rows
 from sardonyx.verbs.quantize.weights import Blocks
 from sardonyx.verification.subject import Subject
 
@@ -92,7 +93,7 @@ FAULTS: dict[str, tuple[str, str, Any, str, Any]] = {
     "no zero point of the activation": ("int8", "portable", QuantizeDynamically, "quantized", _no_zero_point),
     "scales of another axis": (
         "int8", "portable", weights, "column_scales",
-        lambda matrix, most=127: np.resize(np.abs(matrix.array()).max(1) / np.float32(most), matrix.columns),
+        lambda matrix, most=127, **_: np.resize(np.abs(matrix.array()).max(1) / np.float32(most), matrix.columns),
     ),
     "zero points off by one": ("int4", "portable", Blocks, "zero_points", lambda self: (ZEROS(self) + 1) % 16),
     "zero points off by one, packed": ("int8-weights", "ort", Blocks, "zero_points", lambda self: ZEROS(self) ^ 1),
@@ -120,6 +121,20 @@ def test_wrong_arithmetic_is_a_fault_and_nothing_is_written(
     with pytest.raises(sardonyx.VerificationFailed, match="differs from its simulation"):
         sardonyx.quantize(model, tmp_path / "q.onnx", to=to, target=target, only_modules=["head"])  # pyright: ignore[reportArgumentType]
     assert not (tmp_path / "q.onnx").exists()
+
+
+@pytest.mark.parametrize("share", [1.0, 0.8])
+def test_a_weight_with_one_scale_agrees_with_its_simulation(
+    share: float, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scales = weights.column_scales
+    monkeypatch.setattr(weights, "column_scales", lambda *given, **how: scales(*given, **how) * np.float32(share))
+    job = Job(model, Recipes(by_rows=False, by_columns=False))
+    simulated, products = job.simulated((Assignment("int8", Selection(only=frozenset({"head"}))),))
+    trials = [{"ids": np.random.default_rng(seed).integers(0, 200, (2, 8))} for seed in range(3)]
+    errors = product_check.check_products(simulated, products, trials, None)
+    assert len(errors.products) == 1
+    assert bool(errors.failed) is (share < 1)
 
 
 @pytest.mark.medium
@@ -436,7 +451,7 @@ def test_the_simulations_of_large_models_are_run_in_groups(
 
 _LATE_FAULTS: dict[str, Any] = {
     "int4": ("scales", lambda self: SCALES(self) * np.float32(1.05 if self.matrix.columns == 32 else 1)),
-    "int8": ("column_scales", lambda matrix, most=127: np.abs(matrix.array()).max(0) / np.float32(most - 9)),
+    "int8": ("column_scales", lambda matrix, most=127, **_: np.abs(matrix.array()).max(0) / np.float32(most - 9)),
 }
 
 

@@ -70,16 +70,20 @@ def test_no_block_loses_more_than_by_plain_rounding(bits: int, *, is_symmetric: 
 @settings(max_examples=60, deadline=None)
 @given(
     seed=SEED, rows=st.integers(1, 90), columns=st.integers(1, 40), large=LARGE,
-    is_transposed=st.booleans(), most=st.sampled_from([127, 63]),
+    is_transposed=st.booleans(), most=st.sampled_from([127, 63]), is_one=st.booleans(),
 )  # fmt: skip
-def test_no_column_loses_more_than_by_plain_rounding(most: int, **case: Any) -> None:
+def test_signed_integers_lose_no_more_than_by_plain_rounding(most: int, is_one: bool, **case: Any) -> None:
     matrix = _matrix(**case)
-    held = weights.signed_columns(matrix, most) * weights.column_scales(matrix, most)
-    step = np.abs(matrix.array()).max(0) / np.float32(most)
+    step = weights.column_scales(matrix, most, is_one=is_one)
+    assert not is_one or (step == step[0]).all()
+    held = weights.signed_columns(matrix, most, is_one=is_one) * step
+    step = np.abs(matrix.array()).max(0, keepdims=True) / np.float32(most)
+    step = np.maximum(step, step.max() if is_one else 0)
     step[step == 0] = 1
     plain = np.rint(matrix.array() / step) * step
-    assert (_loss(matrix, held).sum(0) <= _loss(matrix, plain).sum(0) * 1.0001).all()
-    assert np.abs(weights.signed_columns(matrix, most)).max(initial=0) <= most
+    lost, usual = (_loss(matrix, each).sum(None if is_one else 0) for each in (held, plain))
+    assert (lost <= usual * 1.0001).all()
+    assert np.abs(weights.signed_columns(matrix, most, is_one=is_one)).max(initial=0) <= most
 
 
 def test_clipping_a_range_with_one_large_value_loses_less() -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 from msgspec import Struct
+from msgspec.structs import replace
 
 from sardonyx.errors import GateNotMet, VerificationFailed
 from sardonyx.records.bench import Comparison, Finding
@@ -138,10 +139,11 @@ class Chooser:
                 with self._clock.phase("measuring the front"):
                     self._measure_front()
         with self._clock.phase("timing the choice"):
-            best = self._best() or self._smallest()
-        refusal = None
-        if best is None:
-            best, refusal = self._nearest()
+            best, refusal = self._best() or self._smallest(), None
+            if best is None:
+                best, refusal = self._nearest()
+            else:
+                best = self._with_one_scale(best)
         return Chosen(best.plan, self._record(best), self._budget, refusal)
 
     def _find_groups(self) -> None:
@@ -198,14 +200,34 @@ class Chooser:
     def _compare_scales(self) -> None:
         """Leave out the scales of rows if the loss stays within the budget, or as it is: this always saves time."""
         rows = next((point for point in self._points if point.uniform == "int8"), None)
-        if rows is None or self._by_bytes:
-            return
-        self._trials.job.use_rows(False)
-        self._points.remove(rows)
-        whole = self._measure(rows.label, rows.precisions)
-        if whole is None or not (self._is_within(whole) or whole.loss <= _AS_GOOD * rows.loss):
-            self._points = [*(point for point in self._points if point is not whole), rows]
-            self._trials.job.use_rows(True)
+        if rows is not None and not self._by_bytes:
+            self._replaced(rows, lambda one: self._is_within(one) or one.loss <= _AS_GOOD * rows.loss, by_rows=False)
+
+    def _with_one_scale(self, best: _Point) -> _Point:
+        """Return the best model with one scale for each weight of `int8`, if it is within the budget and faster."""
+
+        def is_better(one: _Point) -> bool:
+            if one.trial.bytes >= best.trial.bytes or not self._is_within(one):
+                return False  # it has no products of int8, or loses too much
+            times = self._trials.compared({"one scale": one.model}, PATIENT, best.model)
+            return times["one scale"].finding is Finding.FASTER
+
+        if self._by_bytes or "int8" not in best.precisions:
+            return best
+        found = self._replaced(best, is_better, by_columns=False)
+        self._time([found] if found.time is None else [], PATIENT)
+        return found
+
+    def _replaced(self, old: _Point, is_better: Callable[[_Point], bool], **scales: bool) -> _Point:
+        """Use other scales in `int8` from now on if a model is better with them; return it with those that are used."""
+        job, points = self._trials.job, self._points
+        recipes, job.recipes = job.recipes, replace(job.recipes, **scales)
+        self._points = [point for point in points if point is not old]
+        new = self._measure(old.label, old.precisions)
+        if new is not None and is_better(new):
+            return new
+        job.recipes, self._points = recipes, points
+        return old
 
     # Gain
 

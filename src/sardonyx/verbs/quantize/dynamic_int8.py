@@ -81,9 +81,10 @@ class QuantizeDynamically(Recipe):
     W becomes signed 8-bit integers with one scale for each column. Each row of x is divided by its largest magnitude m,
     and quantized at run time to unsigned 8-bit integers with the range of the whole x / m, so that a row with large
     values does not take precision from the others. `auto` leaves out m where this loses no more than the budget: ONNX
-    Runtime has one kernel for the rest. With samples of x, its large elements are smoothed. On a CPU that
-    adds 8-bit products with saturation, W has 7 bits. Refuses a small weight, one that is not float32, and a product
-    inside a loop. Helps because 8-bit products are faster on most CPUs, and the weight takes a quarter of the bytes.
+    Runtime has one kernel for the rest. It gives W one scale where that is within the budget as well, and faster. With
+    samples of x, its large elements are smoothed. On a CPU that adds 8-bit products with saturation, W has 7 bits.
+    Refuses a small weight, one that is not float32, and a product inside a loop. Helps because 8-bit products are
+    faster on most CPUs, and the weight takes a quarter of the bytes.
     """
 
     name = "quantize-dynamically"
@@ -91,19 +92,25 @@ class QuantizeDynamically(Recipe):
     needs = 11  # the first with DynamicQuantizeLinear
     is_fusible = True
 
-    def __init__(self, *args: Any, by_rows: bool = True, **options: Any) -> None:
+    def __init__(self, *args: Any, by_rows: bool = True, by_columns: bool = True, **options: Any) -> None:
         """Use fewer integers on a CPU that would saturate."""
         super().__init__(*args, **options)
-        self.by_rows = by_rows
+        self.by_rows, self.by_columns = by_rows, by_columns
         self._factors: dict[Matrix, Array | None] = {}
         self.most = weights.most_of_products()
 
     def tensors(self, product: Product) -> tuple[ir.TensorProtocol, ...]:
-        """Return the integers of the smoothed weight, and the scales of its columns."""
+        """Return the integers of the smoothed weight, and the scales of its columns, or the one of all."""
         matrix = smoothed(product.matrix, self._smoothing(product.matrix))
+        most, is_one = self.most, not self.by_columns
+
+        def scales() -> Array:
+            found = weights.column_scales(matrix, most, is_one=is_one)
+            return found[0] if is_one else found
+
         return (
-            weights.lazy(ir.DataType.INT8, matrix.shape, lambda: weights.signed_columns(matrix, self.most)),
-            weights.lazy(ir.DataType.FLOAT, matrix.shape[1:], lambda: weights.column_scales(matrix, self.most)),
+            weights.lazy(ir.DataType.INT8, matrix.shape, lambda: weights.signed_columns(matrix, most, is_one=is_one)),
+            weights.lazy(ir.DataType.FLOAT, () if is_one else matrix.shape[1:], scales),
         )
 
     def quantized(self, product: Product, stored: Sequence[ir.Value], op: Builder) -> ir.Value:
@@ -132,8 +139,9 @@ class QuantizeDynamically(Recipe):
         scales = stored[1]
 
         def weight() -> Array:
-            steps = simulation.read(scales).ravel()
-            return simulation.nearest_signed(matrix.array() * by[:, None], 1, steps, self.most) / by[:, None]
+            steps, values = simulation.read(scales).ravel(), matrix.array() * by[:, None]
+            parts = values if self.by_columns else values.reshape(-1, 1)
+            return simulation.nearest_signed(parts, 1, steps, self.most).reshape(matrix.shape) / by[:, None]
 
         product_of_rounded = op.MatMul(activation, op.constant(weights.simulated(matrix.shape, weight)))
         return (with_bias(product, product_of_rounded, op),)

@@ -128,6 +128,7 @@ class Recipes(Struct, frozen=True):
     flaws: Flaws = field(default_factory=Flaws)  # of constants in fp16
     moments: Mapping[str, Moments] = {}  # of activations by name, for weights in blocks
     by_rows: bool = True  # whether activations that are quantized at run time have a scale for each row
+    by_columns: bool = True  # whether their weights have one for each column
 
     def of(self, plan: Plan, *, simulate: bool = False) -> tuple[Pass, ...]:
         """Return the passes of a plan; with `simulate`, each product is computed in float32 as well.
@@ -155,8 +156,8 @@ class Recipes(Struct, frozen=True):
             selection, moments = each.selection, self.moments
             match each.precision:
                 case "int8":
-                    by_rows = self.by_rows
-                    late.append(QuantizeDynamically(selection, simulate=simulate, moments=moments, by_rows=by_rows))
+                    scales = {"by_rows": self.by_rows, "by_columns": self.by_columns}
+                    late.append(QuantizeDynamically(selection, simulate=simulate, moments=moments, **scales))
                     late.append(QuantizeConvolutions(selection, simulate=simulate))
                     early += [QuantizeLstm(selection, simulate=simulate)] if self.target == "ort" else []
                 case "int8-static":
@@ -195,10 +196,6 @@ class Job:
         self.labels = [label(node) for node in unchanged.model.graph]  # in the order in which they run
         self.owners = [module_of(owner(node)) or label(node) for node in unchanged.model.graph]
         self.opsets = self._first.opsets
-
-    def use_rows(self, by_rows: bool) -> None:
-        """Give activations that are quantized at run time a scale for each row, or one, in all models from now on."""
-        self.recipes = replace(self.recipes, by_rows=by_rows)
 
     def use_best_ranges(self, selection: Selection, answers: Answers, threads: int | None, seed: int) -> None:
         """Use the ranges of the method that loses least, with all modules in static integers, from now on."""

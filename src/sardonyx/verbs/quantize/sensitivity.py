@@ -254,14 +254,17 @@ class Trials:
         size = run_tables.snapshot(candidate.facts).counts.bytes
         return Trial(scores, size, measured.expected_agreement(self._ranked)), candidate.model
 
-    def compared(self, models: Mapping[str, ir.Model], seconds: float = SECONDS) -> dict[str, Comparison]:
-        """Time models beside the source, as many at once as fit into memory."""
+    def compared(
+        self, models: Mapping[str, ir.Model], seconds: float = SECONDS, reference: ir.Model | None = None
+    ) -> dict[str, Comparison]:
+        """Time models beside the source, or another model, as many at once as fit into memory."""
         found: dict[str, Comparison] = {}
         at_once, labels = max(1, _TOGETHER // max(1, self.job.before.bytes)), list(models)
         generated, threads = bool(self._timed_sizes) or self._sample is None, self._threads or 1
         for first in range(0, len(labels), at_once):
             timed = bench(
-                {"source": self.job.source, **{label: models[label] for label in labels[first : first + at_once]}},
+                {"source": reference or self.job.source}
+                | {label: models[label] for label in labels[first : first + at_once]},
                 seconds=seconds,
                 sizes=self._timed_sizes if generated else None,
                 inputs=None if generated else self._sample,
@@ -270,6 +273,7 @@ class Trials:
                 starts=0,
                 seed=self._seed,
             ).points[0]
-            self.milliseconds, self.sizes = 1000 * timed.timings[0].median, timed.sizes
+            if reference is None:
+                self.milliseconds, self.sizes = 1000 * timed.timings[0].median, timed.sizes
             found |= {each.label: each.against_first for each in timed.timings if each.against_first is not None}
         return found

@@ -221,13 +221,18 @@ def signed(matrix: Matrix, scales: Array, filters: tuple[int, ...] = ()) -> Arra
     return integers.T.reshape(filters) if filters else integers
 
 
-def column_scales(matrix: Matrix, most: int = SIGNED_MOST) -> Array:
-    """Return the scale of each column for signed integers of at most `most`: the best of some shares of its range."""
+def column_scales(matrix: Matrix, most: int = SIGNED_MOST, *, is_one: bool = False) -> Array:
+    """Return the scale of each column for signed integers of at most `most`: the best of some shares of its range.
+
+    With `is_one`, all columns have the same, which is the best for the whole weight.
+    """
 
     def compute() -> tuple[Array]:
         largest = np.zeros(matrix.columns, np.float32)
         for _, columns, values in matrix.pieces():
             np.maximum(largest[columns], np.maximum(values.max(0), -values.min(0)), out=largest[columns])
+        if is_one:
+            largest[:] = largest.max()
         scales = (largest / np.float32(most)).astype(np.float32)
         scales[scales == 0] = 1
         ratios = np.array((1.0, *RATIOS[8]), np.float32)
@@ -237,14 +242,16 @@ def column_scales(matrix: Matrix, most: int = SIGNED_MOST) -> Array:
                 scale = scales[columns] * ratio
                 difference = values - np.clip(np.rint(values / scale), -most, most) * scale
                 errors[number, columns] += np.einsum("kc,kc->c", difference, difference)
+        if is_one:
+            errors = errors.sum(1, keepdims=True)
         return (scales * ratios[errors.argmin(0)],)
 
-    return _kept_or((*matrix.identity(), most), compute)[0]
+    return _kept_or((*matrix.identity(), most, is_one), compute)[0]
 
 
-def signed_columns(matrix: Matrix, most: int = SIGNED_MOST) -> Array:
-    """Return the weight as signed 8-bit integers of at most `most` with one scale for each column, as it is stored."""
-    scale = column_scales(matrix, most)
+def signed_columns(matrix: Matrix, most: int = SIGNED_MOST, *, is_one: bool = False) -> Array:
+    """Return the weight as signed 8-bit integers of at most `most` with these scales, as it is stored."""
+    scale = column_scales(matrix, most, is_one=is_one)
     result = np.empty(matrix.tensor.shape.numpy(), np.int8)
     view = result.T if matrix.is_transposed else result
     for rows, columns, values in matrix.pieces():
