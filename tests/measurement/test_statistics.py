@@ -163,7 +163,7 @@ def test_lasting_disturbances_widen_the_interval() -> None:
     [(0.975, 5, 2.571), (0.975, 10, 2.228), (0.975, 1e9, 1.960), (0.9995, 10, 4.587), (0.9995, 30, 3.646)],
 )
 def test_quantiles_of_the_t_distribution(part: float, freedom: float, known: float) -> None:
-    assert statistics._student(part, freedom) == pytest.approx(known, rel=0.01)
+    assert statistics.student(part, freedom) == pytest.approx(known, rel=0.01)
 
 
 # Means and spreads

@@ -51,7 +51,7 @@ class Estimate(Struct, frozen=True):
 
     def reach(self, level: float = LEVEL) -> float:
         """Return the half width of the interval."""
-        return self.error * _student((1 + level) / 2, self.freedom)
+        return self.error * student((1 + level) / 2, self.freedom)
 
     def difference(self, level: float = LEVEL) -> float:
         """Return the largest relative difference within the interval."""
@@ -207,7 +207,7 @@ def _interval(samples: Floats) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _student(probability: float, freedom: float) -> float:
+def student(probability: float, freedom: float) -> float:
     """Return the quantile of Student's t distribution, by its expansion around the normal one."""
     z = NormalDist().inv_cdf(probability)
     first = (z**3 + z) / 4

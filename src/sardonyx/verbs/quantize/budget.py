@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
@@ -23,6 +24,8 @@ from sardonyx.ir.scopes import operand
 from sardonyx.ir.storage import Array
 from sardonyx.records.expressions import Gate, Number, Wording, parse
 from sardonyx.records.quantization import Scores
+from sardonyx.verbs.bench.statistics import student
+from sardonyx.verbs.quantize.loss import LEVEL
 
 Role = Literal["classes", "embeddings", "numbers"]
 _TOP1, _CLASSES_LOSS, _COSINE, _LOSS = "top1>=0.99", "relative_l2<=0.05", "cosine>=0.999", "relative_l2<=0.01"
@@ -155,8 +158,18 @@ def _stand_out(samples: Sequence[Array]) -> bool:
 Objective = Literal["time", "bytes"]
 LOSSES = ("relative_l2", "cosine", "top1", "metric")
 NAMES = (*LOSSES, "bytes", "time")
-_UNSEEN = math.sqrt(2)  # the difference between two sets of samples has the variance of both
 _EXAMPLE = "write a name, a comparison and a limit: 'relative_l2<=0.01,top1>=99%', 'bytes<=0.3'"
+
+
+def margin_of(samples: int) -> float:
+    """Return how much wider than its interval a number has to be within a budget, for as many other samples to meet it.
+
+    The difference between two sets of samples has the variance of both. A bootstrap of n samples has (n - 1) / n of the
+    variance, and a few samples say little about it: Student's t takes the place of the normal distribution.
+    """
+    freedom = max(1, samples - 1)
+    few = student((1 + LEVEL) / 2, freedom) / NormalDist().inv_cdf((1 + LEVEL) / 2)
+    return math.sqrt(2 * (1 + 1 / freedom)) * few
 
 
 class Budget(Struct, frozen=True):
@@ -204,29 +217,28 @@ class Budget(Struct, frozen=True):
                 "the outputs have no rows to compare, so there is no top1", hint="leave it out of `budget`"
             )
 
-    def broken(self, measures: Mapping[str, Number], *, surely: bool = False) -> list[str]:
+    def broken(self, measures: Mapping[str, Number], margin: float = 0.0) -> list[str]:
         """Return the expressions about these numbers that are not met, with the value.
 
         Args:
             measures: The numbers by name; expressions about others are left out.
-            surely: An expression has to hold for the whole interval in which the number is for other samples of the
-                same kind. That of top-1 agreement, which counts rows, is wide if there are few: its value counts.
+            margin: An expression has to hold for so many times the interval of the number.
         """
         lines: list[str] = []
         for each in self.limits:
             measure = measures.get(each.name)
             if measure is None:
                 continue
-            value = _worst_end(measure, each.sign) if surely and each.name != "top1" else measure.value
+            value = _worst_end(measure, each.sign, margin)
             if not measure.known or not each.tripped(Number(value, 1.0)):
                 lines.append(f"{each.text} ({_described(each, measure, value)})")
         return lines
 
-    def widened(self, measures: Mapping[str, Number]) -> list[str]:
+    def widened(self, measures: Mapping[str, Number], margin: float) -> list[str]:
         """Return limits that these numbers meet, each the given one or the next number of two digits."""
         return [
-            f"{each.name}{each.sign}{_rounded_outwards(measures[each.name], each)}"
-            if each.name in measures and Budget((each,)).broken(measures, surely=True)
+            f"{each.name}{each.sign}{_rounded_outwards(measures[each.name], each, margin)}"
+            if each.name in measures and Budget((each,)).broken(measures, margin)
             else each.text
             for each in self.limits
         ]
@@ -279,16 +291,16 @@ def _digits(limit: Gate, value: float) -> str:
     return next(text for text in rounded if limit.tripped(Number(float(text), 1.0)) == meets)
 
 
-def _rounded_outwards(measure: Number, limit: Gate) -> str:
+def _rounded_outwards(measure: Number, limit: Gate, margin: float) -> str:
     """Return the worst end of a number, rounded to two digits away from it."""
     is_upper = limit.sign.startswith("<")
-    worst = measure.value if limit.name == "top1" else _worst_end(measure, limit.sign)
+    worst = _worst_end(measure, limit.sign, margin)
     distance = worst if is_upper else 1 - worst  # cosine and top1 are close to 1
     unit = 10.0 ** (math.floor(math.log10(distance)) - 1) if distance > 0 else 0.01
     away = math.ceil(distance / unit * (1 + 1e-9)) * unit
     return f"{away if is_upper else 1 - away:.12g}"
 
 
-def _worst_end(measure: Number, sign: str) -> float:
+def _worst_end(measure: Number, sign: str, margin: float) -> float:
     end = measure.highest if sign.startswith("<") else measure.lowest
-    return measure.value + _UNSEEN * (end - measure.value)
+    return measure.value + margin * (end - measure.value)

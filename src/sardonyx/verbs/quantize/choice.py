@@ -394,8 +394,10 @@ class Chooser:
     def _measures(self, point: _Point) -> dict[str, Number]:
         timed = {} if point.time is None else {"time": Number(point.time.ratio, 1.0)}
         losses = loss_measures(point.trial.scores)
-        if (top1 := losses.get("top1")) is not None and point.trial.expected_top1 is not None:
-            losses["top1"] = Number(min(top1.value, point.trial.expected_top1), 1.0)
+        expected = point.trial.expected_top1
+        if expected is not None:  # the interval of counted rows is wide if there are few
+            value = min(losses["top1"].value, expected.value)
+            losses["top1"] = Number(value, 1.0, value - (expected.value - expected.low), value)
         return losses | {"bytes": Number(self._bytes_ratio(point), 1.0)} | timed
 
     def _bytes_ratio(self, point: _Point) -> float:
@@ -403,7 +405,7 @@ class Chooser:
 
     def _is_within(self, point: _Point | None) -> bool:
         """Return whether a model is within the budget for other samples of the same kind as well."""
-        return point is not None and not self._budget.broken(self._measures(point), surely=True)
+        return point is not None and not self._budget.broken(self._measures(point), self._trials.margin)
 
     # The best
 
@@ -475,7 +477,7 @@ class Chooser:
         nearest = min(self._points, key=lambda point: self._budget.excess(self._measures(point)))
         self._time([nearest] if nearest.time is None else [])
         why = f"nothing meets the budget {wanted}; nearest: {self._described(nearest)}"
-        wider = ", ".join(self._budget.widened(self._measures(nearest)))
+        wider = ", ".join(self._budget.widened(self._measures(nearest), self._trials.margin))
         return nearest, GateNotMet(why, hint=f"nothing was written; the budget {wider!r} is met by {nearest.label!r}")
 
     def _described(self, point: _Point) -> str:

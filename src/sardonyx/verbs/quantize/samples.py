@@ -22,6 +22,7 @@ Sample: TypeAlias = "Mapping[str, Value]"
 Data: TypeAlias = "str | os.PathLike[str] | Sample | Sequence[str | os.PathLike[str] | Sample] | Iterable[Sample]"
 MOST = 1024  # samples that are used
 FEWEST = 3  # below which every part is all of them
+_FEWEST_PAIRS = 6  # from which every part has two samples, and so a margin
 WEAK = 20  # judged samples below which the interval of the loss is not reliable
 _CHOOSE, _CALIBRATE = 32, 128  # samples at most
 _FORMS = "an .npz file, a folder of them, or FILE.py:FUNCTION that yields arrays by name"
@@ -216,7 +217,7 @@ def divide(count: int, seed: int, *, calibrate: bool, choose: bool) -> Parts:
         return Parts((), (), numbers)
     if count < FEWEST:
         return Parts(numbers if calibrate else (), numbers if choose else (), numbers)
-    quarter = max(1, count // 4)
+    quarter = max(2 if count >= _FEWEST_PAIRS else 1, count // 4)
     first = min(quarter if choose else count // 2, _CALIBRATE) if calibrate else 0
     second = first + (min(quarter, _CHOOSE) if choose else 0)
     return Parts(numbers[:first], numbers[first:second], numbers[second:])

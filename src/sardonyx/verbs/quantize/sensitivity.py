@@ -23,9 +23,10 @@ from msgspec.structs import replace
 from sardonyx.errors import UsageError
 from sardonyx.records.bench import Comparison
 from sardonyx.records.provenance import lineage, lowest_common, module_of
-from sardonyx.records.quantization import Scores
+from sardonyx.records.quantization import Interval, Scores
 from sardonyx.verbs.bench.bench import bench
 from sardonyx.verbs.optimize import run_tables
+from sardonyx.verbs.quantize.budget import margin_of
 from sardonyx.verbs.quantize.loss import Answers, measure
 from sardonyx.verbs.quantize.precisions import Assignment, Job, Plan, Precision
 from sardonyx.verbs.quantize.recipe import Selection, Simulated
@@ -186,7 +187,7 @@ class Trial(Struct, frozen=True):
 
     scores: Scores
     bytes: int  # of constants
-    expected_top1: float | None  # of other samples: see `loss`
+    expected_top1: Interval | None  # of other samples: see `loss`
 
 
 class Trials:
@@ -212,6 +213,7 @@ class Trials:
         self._answers, self._ranked = answers, ranked
         self._sample, self._timed_sizes = sample, sizes
         self._threads, self._seed = threads, seed
+        self.margin = margin_of(len(answers))  # of numbers within a budget
         self.models = 0  # whose loss was measured
         self.milliseconds: float | None = None  # of the source
         self.sizes: dict[str, int] = {}  # at which models were timed
@@ -252,7 +254,7 @@ class Trials:
                 "no output can be compared: all are empty, zero or texts", hint="without a loss, nothing can be chosen"
             )
         size = run_tables.snapshot(candidate.facts).counts.bytes
-        return Trial(scores, size, measured.expected_agreement(self._ranked)), candidate.model
+        return Trial(scores, size, measured.expected_agreement(self._seed, self._ranked)), candidate.model
 
     def compared(
         self, models: Mapping[str, ir.Model], seconds: float = SECONDS, reference: ir.Model | None = None
