@@ -58,6 +58,7 @@ SAME: list[tuple[int, str, list[str] | None]] = [
     (10, 'g (float[2, 3] x) => (float[2, 6] y) { y = Pad <pads = [0, 1, 0, 2], mode = "reflect"> (x) }', None),
     (10, "g (double[2, 3] x) => (double[2, 2] y) { y = Pad <pads = [0, -1, 0, 0], value = 1.5> (x) }", None),
     (7, "g (float[N] x) => (float[N] y) { y = Dropout <ratio = 0.75> (x) }", None),
+    (11, "g (float16[N] x) => (float16[N] y) { y = Dropout <ratio = 0.75> (x) }", None),
     (7, "g (float[2, 3] x) => (float[2, 3] y) { y = Softmax (x) }", None),
     (12, "g (float[2, 3, 4] x) => (float[2, 3, 4] y) { y = Softmax <axis = -1> (x) }", None),
     *(
@@ -289,7 +290,6 @@ def test_only_rounding_differs_where_the_runtime_has_other_kernels(opset: int, g
 REFUSED = [
     (9, "(float[2] x) => (float[2] y, float[2] m) { y, m = Dropout (x) }", "mask changed its meaning"),
     (10, "(float[2] x) => (float[2] y, bool[2] m) { y, m = Dropout (x) }", "mask changed its meaning"),
-    (11, "(float16[2] x) => (float16[2] y) { y = Dropout (x) }", "half precision"),
     (21, "(float[1, 2, 4] x) => (float[1, 2, 1] y) { y = GlobalLpPool (x) }", "does not run it in opset 22"),
     (21, "(float[2] x) => (float[2] y) { y = RandomNormalLike (x) }", "does not run it in opset 22"),
     (

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,60 +15,12 @@ import onnx
 import onnx_ir as ir
 
 from sardonyx.ir.facts import Facts, Shape
-from sardonyx.ir.ops import ARITHMETIC
 from sardonyx.ir.precision import FORMATS, GUARD, Impossible
 from sardonyx.ir.rules import Builder, Match
-from sardonyx.ir.scopes import bodies, is_constant, operand, operator
+from sardonyx.ir.scopes import bodies, is_constant, operand
 from sardonyx.ir.shapes.expr import equal
+from sardonyx.ir.support import Types, has_kernel
 from sardonyx.ir.tensors import ComputedTensor, ReshapedTensor, StreamedTensor, TransposedTensor
-
-# Element types for which ONNX Runtime has a CPU kernel, for the operators that rewrites create.
-#
-# Measured with onnxruntime 1.31; `tests/ir/test_kernels.py` measures them again. Operators that are not listed accept
-# every type that their schema allows.
-
-Types = frozenset[ir.DataType]
-_D = ir.DataType
-_HALF_AND_SINGLE: Types = frozenset({_D.FLOAT16, _D.FLOAT})
-_FLOATS: Types = _HALF_AND_SINGLE | {_D.DOUBLE}
-_WIDE: Types = _FLOATS | {_D.INT32, _D.INT64, _D.UINT32, _D.UINT64}
-_MOST: Types = _WIDE | {_D.INT8, _D.UINT8}
-_NUMBERS: Types = _MOST | {_D.INT16, _D.UINT16}
-
-
-def _ort(names: str) -> list[str]:
-    return [f"com.microsoft::{name}" for name in names.split()]
-
-
-KERNELS: Mapping[str, Types] = MappingProxyType(
-    {
-        **dict.fromkeys(ARITHMETIC, _NUMBERS),
-        **dict.fromkeys(("Expand", "Equal"), _NUMBERS | {_D.BOOL}),
-        **dict.fromkeys(("Clip", "Max", "Min"), _MOST),
-        "Where": _MOST - {_D.UINT64} | {_D.STRING},
-        "Pad": _MOST | {_D.BOOL},
-        "Neg": _FLOATS | {_D.INT8, _D.INT16, _D.INT32, _D.INT64},
-        "Relu": _FLOATS | {_D.INT8, _D.INT32},
-        "MatMul": _WIDE,
-        **dict.fromkeys(("Attention", "Gemm", "RMSNormalization", "Softmax"), _FLOATS),
-        "LayerNormalization": _FLOATS | {_D.BFLOAT16},
-        **dict.fromkeys(
-            ("Conv", "ConvTranspose", "Gelu", "HardSigmoid", "HardSwish", "RotaryEmbedding"), _HALF_AND_SINGLE
-        ),
-        **dict.fromkeys(_ort("FastGelu FusedMatMul QuickGelu"), _FLOATS),
-        **dict.fromkeys(_ort("Attention BiasGelu FusedConv FusedGemm Gelu MultiHeadAttention"), _HALF_AND_SINGLE),
-        **dict.fromkeys(
-            _ort("SkipLayerNormalization SkipSimplifiedLayerNormalization"), _HALF_AND_SINGLE | {_D.BFLOAT16}
-        ),
-    }
-)
-
-
-def has_kernel(node: ir.Node, dtype: ir.DataType | None) -> bool:
-    """Return whether the runtime can run the node with this element type, as far as is known."""
-    types = KERNELS.get(operator(node))
-    return types is None or dtype is None or dtype in types
-
 
 Pairs = Sequence[tuple[ir.Value, ir.Value]]
 

@@ -18,10 +18,11 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from sardonyx.ir.facts import Facts
-from sardonyx.ir.ops import RANDOM, REDUCES, SOFTMAXES
+from sardonyx.ir.ops import REDUCES, SOFTMAXES
 from sardonyx.ir.rules import BARE_INITIALIZERS, Builder, Rule
 from sardonyx.ir.scopes import label, operand
 from sardonyx.ir.shapes import expr
+from sardonyx.ir.support import LACKS_22
 from sardonyx.records.run import Accuracy
 
 NEWEST = 23  # the last version whose changes are known here
@@ -96,8 +97,8 @@ def _ints(numbers: Sequence[int]) -> np.ndarray:
 
 
 def _without_kernel(step: OpsetStep) -> None:
-    """Refuse: the operator is the same, but ONNX Runtime has no kernel for the newer version."""
-    raise CannotRaise("ONNX Runtime does not run it in opset 22")
+    """Refuse: the operator is the same, but there is no kernel for the newer version."""
+    raise CannotRaise(LACKS_22.fact)
 
 
 def _batch_normalization(step: OpsetStep) -> Rewrite | None:
@@ -186,8 +187,6 @@ def _group_normalization(step: OpsetStep) -> Rewrite:
 
 # Operators that had numbers as attributes and now have them as inputs.
 
-_SINGLE = 4  # bytes of a single-precision number
-
 
 def _axes(step: OpsetStep) -> Rewrite | None:
     """Convert the axes of Squeeze, Unsqueeze and the reductions to an input. None, or an empty list, means all axes."""
@@ -200,7 +199,7 @@ def _axes(step: OpsetStep) -> Rewrite | None:
 def _split(step: OpsetStep) -> Rewrite | None:
     """Convert the sizes to an input; without sizes, the number of parts is required since opset 18.
 
-    With that number, ONNX Runtime refuses to split an empty axis. So the axis must be known not to be empty.
+    With that number, the axis must be known not to be empty (`EMPTY_SPLIT`).
     """
     sizes = step.node.attributes.get_ints("split")
     if step.passes(13) and sizes is not None:
@@ -263,8 +262,6 @@ def _dropout(step: OpsetStep) -> Rewrite | None:
     """Convert the ratio to an input; it stays without effect, because training must be requested."""
     if any(mask.is_graph_output() or mask.uses() for mask in step.node.outputs[1:2]):
         raise CannotRaise("its mask changed its meaning")
-    if step.passes(12) and step.dtype().itemsize < _SINGLE:
-        raise CannotRaise("ONNX Runtime does not run it in half precision in opset 12")
     ratio = step.node.attributes.get_float("ratio")
     if not step.passes(12) or ratio is None:
         return None
@@ -341,7 +338,7 @@ def _flattened(step: OpsetStep) -> Rewrite:
 # optional input, or improved the documentation. A test checks this table against every schema and the list of the
 # runtime's kernels.
 CHANGES: Mapping[str, tuple[Adapter, tuple[int, ...]]] = {
-    **dict.fromkeys(RANDOM, (_without_kernel, (22,))),  # Bernoulli is expanded to RandomUniformLike
+    **dict.fromkeys(LACKS_22.operators - {"RoiAlign"}, (_without_kernel, (22,))),
     **dict.fromkeys(REDUCES, (_axes, (18,))),
     **dict.fromkeys(SOFTMAXES, (_flattened, (13,))),
     "AveragePool": (_pool, (19, 22)),
@@ -351,11 +348,9 @@ CHANGES: Mapping[str, tuple[Adapter, tuple[int, ...]]] = {
     "DFT": (_dft, (20,)),
     "Dropout": (_dropout, (10, 12)),
     "Erf": (_erf, (13,)),
-    "GlobalLpPool": (_without_kernel, (22,)),
     "GridSample": (_grid_sample, (20,)),
     "GroupNormalization": (_group_normalization, (21,)),
     "MaxPool": (_pool, (22,)),
-    "MaxRoiPool": (_without_kernel, (22,)),
     "MeanVarianceNormalization": (_mean_variance_normalization, (13,)),
     "OneHot": (_one_hot, (11,)),
     "Pad": (_pad, (11,)),

@@ -18,6 +18,7 @@ from sardonyx.ir.ops import MATRIX_PRODUCTS
 from sardonyx.ir.precision import rounded, scaled
 from sardonyx.ir.rules import Builder
 from sardonyx.ir.scopes import operand
+from sardonyx.ir.support import GROUP_BIAS
 from sardonyx.passes._matching import operand_producer, optional, producer_of, require, required
 from sardonyx.passes._numbers import FLOATS
 
@@ -25,7 +26,6 @@ USED_ELSEWHERE = "the value before it is also used elsewhere"
 NO_CONSTANT_WEIGHT = "the weight before it is not a constant"
 NO_CONSTANT_BIAS = "the bias before it is not a constant"
 BIAS_VARIES = "the bias before it varies within a channel"
-WRONG_BIAS = "the runtime adds a wrong bias to grouped convolutions in half precision"
 
 
 class Linear(Struct, frozen=True, eq=False):
@@ -62,13 +62,10 @@ class Linear(Struct, frozen=True, eq=False):
 
     @property
     def loses_bias(self) -> bool:
-        """Return whether ONNX Runtime 1.31 adds the bias of the first group to all groups.
-
-        It does so in half precision on Arm, except if each channel is its own group.
-        """
+        """Return whether the bias of the first group is added to all groups."""
         groups, weight = self._groups, self.weight
         is_depthwise = (groups, 1) == tuple(weight.shape.numpy()[:2])
-        return self.node.op_type == "Conv" and weight.dtype == ir.DataType.FLOAT16 and groups > 1 and not is_depthwise
+        return GROUP_BIAS.concerns(self.node.op_type, weight.dtype) and groups > 1 and not is_depthwise
 
     @property
     def _groups(self) -> int:
@@ -99,7 +96,7 @@ def linear_before(value: ir.Value | None, user: ir.Node, graph: Facts, kinds: fr
     require(len(weight.shape) == 2 if node.op_type in MATRIX_PRODUCTS else len(weight.shape) > 2)
     require(node.op_type != "MatMul" or graph.rank(value) == 2)  # then the channels are axis 1 of the result
     linear = Linear(node, weight, bias)
-    require(not linear.loses_bias, WRONG_BIAS)
+    require(not linear.loses_bias, GROUP_BIAS.fact)
     sizes = (1,) if bias is None or bias.size == 1 else bias.shape.numpy()
     require(sizes == (1,) or sizes[-1] == math.prod(sizes) == linear.channels, BIAS_VARIES)
     return linear

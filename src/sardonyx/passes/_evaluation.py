@@ -19,10 +19,10 @@ from onnx_ir import serde
 
 from sardonyx.errors import SardonyxError
 from sardonyx.ir.facts import Evaluate, Facts
-from sardonyx.ir.io import MAX_IR_VERSION
 from sardonyx.ir.ops import MAKES_SEQUENCE, OPTIONALS, QUANTIZES, RANDOM
 from sardonyx.ir.rules import Builder, Replacement
 from sardonyx.ir.storage import stored_bytes
+from sardonyx.ir.support import MAX_IR_VERSION
 from sardonyx.ir.tensors import tensor_proto
 
 LARGE = 1 << 20  # bytes; larger constants are not kept in memory

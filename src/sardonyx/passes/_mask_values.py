@@ -135,7 +135,7 @@ def _least(value: ir.Value | None, graph: Facts, memo: dict[ir.Value, np.ndarray
 
 
 def above_lowest(numbers: np.ndarray) -> np.ndarray:
-    """Replace the lowest number by the next larger one, since the runtime treats the lowest as -inf."""
+    """Replace the lowest number by the next larger one (`support.ATTENTION_LOWEST`)."""
     least = lowest(numbers.dtype)
     return np.where(numbers == least, np.nextafter(least, numbers.dtype.type(0)), numbers)
 

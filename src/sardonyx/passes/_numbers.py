@@ -24,6 +24,7 @@ import onnx_ir as ir
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import PREDICATES, READS_SHAPE
 from sardonyx.ir.scopes import operand
+from sardonyx.ir.support import IN_HALF
 
 _D = ir.DataType
 # Bits of magnitude that a type represents exactly, and whether it is signed.
@@ -36,14 +37,6 @@ INTEGERS: Mapping[ir.DataType, tuple[int, bool]] = MappingProxyType(
 FLOATS: Mapping[ir.DataType, int] = MappingProxyType(
     {_D.FLOAT16: 11, _D.BFLOAT16: 8, _D.FLOAT: 24, _D.DOUBLE: 53}  # bits of the significand
 )
-# Operators with a half-precision kernel in ONNX Runtime 1.31. Cast is left out because the runtime may remove it.
-_HALF_KERNELS = frozenset(
-    {
-        "Add", "Attention", "Clip", "Concat", "Conv", "Div", "Expand", "Flatten", "Gather", "Gemm", "Identity",
-        "LayerNormalization", "LeakyRelu", "MatMul", "Max", "MaxPool", "Min", "Mul", "RMSNormalization", "Relu",
-        "Reshape", "RotaryEmbedding", "Slice", "Split", "Squeeze", "Sub", "Transpose", "Unsqueeze",
-    }
-)  # fmt: skip
 
 
 def preserves_values(source: ir.DataType | None, to: ir.DataType | int | None) -> bool:
@@ -68,7 +61,7 @@ def is_rounded(value: ir.Value | None, graph: Facts) -> bool:
     if value is None or graph.dtype(value) != ir.DataType.FLOAT16:
         return True
     node = value.producer()
-    return node is None or node.op_type in _HALF_KERNELS
+    return node is None or node.op_type in IN_HALF
 
 
 _NEARBY = 32  # nodes that are visited

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 
 from sardonyx.errors import RuntimeFailure, UsageError
+from sardonyx.ir.support import MAX_IR_VERSION, MAX_OPSET
 
 if TYPE_CHECKING:
     import onnx
@@ -165,7 +166,7 @@ def open_session(source: Source, options: Any, providers: list[str]) -> Any:
         kind = NoKernel if type(error).__name__ == "NotImplemented" else RuntimeFailure
         raise kind(
             f"ONNX Runtime cannot load the model: {one_line(error)}",
-            hint="ONNX Runtime 1.31 accepts IR versions up to 13 and opsets up to 26",
+            hint=f"ONNX Runtime 1.31 accepts IR versions up to {MAX_IR_VERSION} and opsets up to {MAX_OPSET}",
         ) from error
 
 

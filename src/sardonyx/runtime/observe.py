@@ -20,8 +20,7 @@ Attribute: TypeAlias = int | Sequence[int]
 class Observed:
     """A model whose own outputs come first, and what is observed after them.
 
-    Its own outputs stay, even where only the others are of interest: ONNX Runtime's Attention fails if the updated
-    cache is not used.
+    Its own outputs stay, even where only the others are of interest (`support.ATTENTION_CACHE`).
     """
 
     def __init__(self, model: ir.Model) -> None:

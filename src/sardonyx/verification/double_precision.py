@@ -1,6 +1,6 @@
 """Run a model in double precision: y₆₄ = f₆₄(x₃₂, w₃₂). The distance |y₃₂ - y₆₄| is its rounding error.
 
-ONNX Runtime has no kernels for doubles for some operators (ConvTranspose, Erf). These compute in single precision
+ONNX Runtime has no kernels for doubles for some operators (`support.NOT_IN_DOUBLE`). These compute in single precision
 between casts; everything else adds up in double precision, so that the order of a long sum no longer shows.
 
 Stored weights keep their values. If a rewrite or an exporter stored new ones in half precision, they are rounded,
@@ -31,6 +31,7 @@ from sardonyx.ir import io
 from sardonyx.ir.facts import element_types
 from sardonyx.ir.ops import GELUS, RECURRENT
 from sardonyx.ir.scopes import nested_graphs
+from sardonyx.ir.support import NOT_IN_DOUBLE
 from sardonyx.runtime import Value
 from sardonyx.runtime.remote import RemoteSession
 from sardonyx.verification.output_comparison import Outputs
@@ -38,10 +39,8 @@ from sardonyx.verification.subject import Subject
 from sardonyx.verification.upcast import Constants, upcast
 
 _ROUGH = GELUS | {"Erf"}  # whose doubles are not precise in `exact`
-_POOLS = ("AveragePool", "GlobalAveragePool", "GlobalMaxPool")
-# For which the runtime has no kernel for doubles. Others are found by its refusals, of which each takes another copy.
-SINGLE = frozenset((*_POOLS, "Conv", "ConvTranspose", "Erf", "InstanceNormalization", "OneHot", "Resize"))
-# How the runtime names an operator without kernel for doubles, and one that is not defined for them.
+# How the runtime names an operator without kernel for doubles, and one that is not defined for them. Those beyond
+# `NOT_IN_DOUBLE` are found by its refusals, of which each takes another copy.
 _REFUSED = re.compile(r"implementation for (\w+)|of operator \((\w+)\)")
 
 
@@ -125,7 +124,7 @@ class DoublePrecision:
         model = without_convolutions(model)
         if self._rounded:
             model = _rounding_otherwise(model, self._rounded)
-        singles = {node.op_type for node in model.graph.all_nodes() if node.op_type in SINGLE}
+        singles = {node.op_type for node in model.graph.all_nodes() if node.op_type in NOT_IN_DOUBLE}
         while True:
             copy = upcast(model, constants=self._constants, to=ir.DataType.DOUBLE, without_kernel=singles)
             try:

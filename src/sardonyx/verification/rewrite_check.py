@@ -29,6 +29,7 @@ from sardonyx.ir import origins
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import FILLS, MOVES_DATA, READS_SHAPE
 from sardonyx.ir.rules import Rule
+from sardonyx.ir.support import WHERE_SIGN
 from sardonyx.ir.transaction import Substitution
 from sardonyx.records.run import Accuracy, RewriteChecks, RewriteClaims, RolledBack
 from sardonyx.runtime import Array, Value
@@ -194,7 +195,7 @@ class Check:
                 return None
             return f"{_NOT_RUN}: {results.message}"
         if self._accuracy is Accuracy.EXACT:
-            if "Where" in self._excerpt.operators:  # the runtime's kernel loses the sign of some zeros
+            if WHERE_SIGN.operators & self._excerpt.operators:
                 results = [_with_reference(a, b, signed=True) for a, b in zip(expected, results, strict=True)]
             return _first_different(expected, results)
         if trial.style is Style.HIDING:  # a row that -inf masks entirely is NaN: any result is allowed

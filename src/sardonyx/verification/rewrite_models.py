@@ -27,7 +27,6 @@ from sardonyx.common.atomic_write import draft_folder, explained
 from sardonyx.exact.call import FLOATS
 from sardonyx.ir.expressions import Expression, definition_of
 from sardonyx.ir.facts import Facts
-from sardonyx.ir.io import MAX_IR_VERSION
 from sardonyx.ir.ops import (
     ALL_CONVOLUTIONS,
     ALL_PRODUCTS,
@@ -46,6 +45,7 @@ from sardonyx.ir.precision import rounding_units
 from sardonyx.ir.scopes import has_bodies, has_references, is_constant
 from sardonyx.ir.shapes import Contents, Shape, Size
 from sardonyx.ir.shapes.expr import Atom
+from sardonyx.ir.support import MAX_IR_VERSION
 from sardonyx.ir.tensors import tensor_proto
 from sardonyx.ir.transaction import Substitution
 from sardonyx.runtime import Array

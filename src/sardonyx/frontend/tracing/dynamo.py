@@ -29,9 +29,9 @@ from sardonyx.frontend.tracing.adapter import INNER, Adapter, Axes, Call, check_
 from sardonyx.frontend.tracing.decompositions import decompose_locally, is_overload
 from sardonyx.frontend.tracing.graph_names import name_interface, settle
 from sardonyx.frontend.tracing.module_tree import LiveTree, path_of, quoted_names
-from sardonyx.ir.io import MAX_IR_VERSION
 from sardonyx.ir.origins import set_origins
 from sardonyx.ir.scopes import has_bodies, scopes
+from sardonyx.ir.support import MAX_IR_VERSION
 from sardonyx.ir.tensors import tensor_proto
 from sardonyx.records import provenance as p
 from sardonyx.records.provenance import NAME_SCOPES

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from sardonyx.ir.io.data_files import external_files
 from sardonyx.ir.io.files import (
-    MAX_IR_VERSION,
     Copies,
     LoadedFile,
     ModelFile,
@@ -18,7 +17,6 @@ from sardonyx.ir.io.unmodeled_fields import forget_unsorted, has_training_info
 from sardonyx.ir.storage import sha256_in, sha256_of
 
 __all__ = [
-    "MAX_IR_VERSION",
     "Copies",
     "LoadedFile",
     "ModelFile",

@@ -132,7 +132,6 @@ def _wrong(attribute: ir.Attr, expected: ir.AttributeType | None, node: ir.Node)
     return None
 
 
-MAX_IR_VERSION = 13  # the newest that ONNX Runtime 1.31 accepts; the default of the onnx package is newer
 LARGE = 1 << 12  # tensors of at least this many bytes (a page) stay in the file
 _INLINE_LIMIT = (1 << 31) - 1  # the largest message that protobuf reads
 _EXPORT_IT = "export the PyTorch model to ONNX first; `sardonyx export` does that"

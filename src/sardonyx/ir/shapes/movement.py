@@ -224,8 +224,7 @@ def slice_ranges(node: NodeView) -> list[Range] | None:
 def slice_positions(size: int, start: int, end: int, step: int) -> range | None:
     """Return the positions that a Slice selects on an axis of a known size: as in Python, but clamped to the axis.
 
-    None if implementations differ: with a negative step and the largest integer as the end, the result is empty by the
-    standard but the whole axis in ONNX Runtime.
+    None if implementations differ (`support.LAST_SLICE`).
     """
     if step < 0 and end in _LARGEST:
         return None

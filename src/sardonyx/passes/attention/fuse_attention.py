@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from sardonyx.ir.facts import Dim
 from sardonyx.ir.scopes import has_references, is_used_outside
+from sardonyx.ir.support import ATTENTION_WIDTH
 from sardonyx.passes._layout import Axes, Conversion, conversion, convert, flat, refined, regroup, restricted, size
 from sardonyx.passes._mask_values import Choice, MaskValues, above_lowest, lowest, shrinking, values_of
 from sardonyx.passes._matching import operand_producer, require, required
@@ -119,9 +120,9 @@ def _matched(path: tuple[ir.Node, ...], scores: Scores, graph: Facts) -> Match:
         require(keeps, "its weights are cast to a type that does not hold them")
     layout = read_layout(queries, keys, values, scores.product, product, graph)
     operands = layout.operands
-    columns = layout.shape[-1]  # on some processors the half-precision kernel omits a remainder of 4
-    is_right = dtype == ir.DataType.FLOAT or (isinstance(columns, int) and columns % 8 != 4)
-    require(is_right, "the runtime's half-precision kernel is wrong for values of this width")
+    columns = layout.shape[-1]
+    is_right = not ATTENTION_WIDTH.concerns("Attention", dtype) or (isinstance(columns, int) and columns % 8 != 4)
+    require(is_right, ATTENTION_WIDTH.fact)
     scale = scores.scale * operands[0].stage.factor * operands[1].stage.factor
     require(_SCALES[0] <= scale <= _SCALES[1], "its scale is not a positive number in single precision")
     masks = read_masks(scores, layout, dtype, graph)
@@ -151,10 +152,9 @@ def _matched(path: tuple[ir.Node, ...], scores: Scores, graph: Facts) -> Match:
 # mask is built in the same order, a sum as an Add and a Where as a Where, so that every element holds what was added to
 # the score or what replaced it.
 #
-# Two differences remain. The runtime's kernel returns zeros for a row that contains nothing above the lowest finite
-# number, while Softmax returns the mean; so that number, which exporters often use, is replaced by the next larger one.
-# -inf stays -inf. And sums are rounded in another order, which shows in rows with every key masked: cases that would
-# differ there are refused.
+# Two differences remain. One is `ATTENTION_LOWEST`: the lowest finite number, which exporters often use, is replaced by
+# the next larger one. -inf stays -inf. And sums are rounded in another order, which shows in rows with every key
+# masked: cases that would differ there are refused.
 #
 # The kernel accepts masks of rank two to four whose last two axes are complete; it broadcasts over batch and heads
 # itself.

@@ -14,7 +14,8 @@ from types import MappingProxyType
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.passes._numbers import FLOATS, is_rounded, may_be_negative_zero
+from sardonyx.ir.support import INTEGER_POWER, WHERE_SIGN
+from sardonyx.passes._numbers import is_rounded, may_be_negative_zero
 from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, NoMatch, require, required
 
 BROADCASTS = 7  # the first opset in which operands broadcast without an attribute
@@ -75,7 +76,7 @@ def _chosen(node: ir.Node, graph: Facts) -> ir.Value:
     chosen = required(node.inputs[1 if condition.all() else 2])
     require(graph.same_shape(chosen, node.outputs[0]), ENLARGES)
     loses_sign = bool(condition.all()) and may_be_negative_zero(chosen, graph)
-    require(not loses_sign, "the runtime's Where turns -0.0 into 0.0")
+    require(not loses_sign, WHERE_SIGN.fact)
     return chosen
 
 
@@ -99,8 +100,7 @@ class EliminateNoopArithmetic(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match:
-        # The runtime computes integer powers in double precision, which is inexact.
-        require(node.op_type != "Pow" or graph.dtype(node.inputs[0]) in FLOATS)
+        require(not INTEGER_POWER.concerns(node.op_type, graph.dtype(node.inputs[0])))
         is_choice = node.op_type == "Where"
         source = _chosen(node, graph) if is_choice else neutral_operand(node, graph, *_NEUTRAL[node.op_type])
         return Match((node,), build=lambda _: source)

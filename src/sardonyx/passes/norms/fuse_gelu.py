@@ -17,6 +17,7 @@ from types import MappingProxyType
 
 import onnx_ir as ir
 
+from sardonyx.ir.support import KERNELS
 from sardonyx.passes._matching import (
     consumer_of,
     number_of,
@@ -34,7 +35,6 @@ from sardonyx.passes.norms._arithmetic import Term, factored, multiplied, near, 
 
 Polynomial = Mapping[int, float]  # coefficients by degree
 
-_KERNELS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 _DEGREE = 3
 _DEPTH = 6  # nested operations in the argument
 _TANH = math.sqrt(2 / math.pi)
@@ -79,14 +79,14 @@ class FuseGelu(NodePass):
                 refusal = Refused("its constants are those of another function", nodes)
                 continue
             name = dtype.name if dtype else "an unknown type"
-            require(dtype in _KERNELS, f"the runtime has no kernel for {name}", *nodes)
+            require(dtype in KERNELS["Gelu"], f"the runtime has no kernel for {name}", *nodes)
             require_closed(nodes)
             return Match(nodes, build=partial(_gelu, product.source, _APPROXIMATE[node.op_type], graph))
         return refusal
 
 
 def _gelu(source: ir.Value, approximate: str | None, graph: Facts, op: Builder) -> Replacement:
-    """Build one Gelu, in float."""
+    """Build one Gelu, in float (`support.HALF_GELU`)."""
     dtype, shape = graph.dtype(source), graph.shape(source)
     if dtype is None or dtype == ir.DataType.FLOAT:
         return op.Gelu(source, approximate=approximate)

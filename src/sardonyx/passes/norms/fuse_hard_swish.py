@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from sardonyx.ir.support import HARD_SIGMOID
 from sardonyx.passes._matching import consumer_of, other_operand, require, required
 from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass
 from sardonyx.passes.norms._arithmetic import near
@@ -35,6 +36,5 @@ class FuseHardSwish(NodePass):
         slope, offset = node.attributes.get_float("alpha", 0.2), node.attributes.get_float("beta", 0.5)
         is_swish = near(slope, 1 / 6, ir.DataType.FLOAT) and near(offset, 0.5, ir.DataType.FLOAT)
         require(is_swish, "the hard sigmoid has another slope or offset", node, user)
-        has_kernel = graph.dtype(node.inputs[0]) == ir.DataType.FLOAT
-        require(has_kernel, "the runtime has a kernel for float only", node, user)
+        require(graph.dtype(node.inputs[0]) == ir.DataType.FLOAT, HARD_SIGMOID.fact, node, user)
         return Match((node, user), build=lambda op: op.HardSwish(node.inputs[0]))

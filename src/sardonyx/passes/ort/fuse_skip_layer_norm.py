@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from sardonyx.ir.support import SKIP_NORMALIZATION
 from sardonyx.passes.base import Accuracy, Example, Facts, Match
 from sardonyx.passes.ort._contrib import LAYER, OrtPass, skip_match
 
@@ -18,7 +19,7 @@ class FuseSkipLayerNorm(OrtPass):
     """A residual sum before a layer normalisation."""
 
     accuracy = Accuracy.REASSOCIATES
-    slower = "on a CPU the kernel takes 3 to 5 times as long as Add and LayerNormalization"
+    slower = SKIP_NORMALIZATION.fact
     roots = ("LayerNormalization",)
     opset = 17
     example = Example(

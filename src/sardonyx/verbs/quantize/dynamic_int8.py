@@ -17,6 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.ir.storage import Array
+from sardonyx.ir.support import GROUPED_INTEGERS
 from sardonyx.ir.tensors import ComputedTensor
 from sardonyx.passes.base import Builder, Facts, Refused
 from sardonyx.verbs.quantize import simulation, weights
@@ -174,7 +175,7 @@ class QuantizeConvolutions(QuantizeFilters):
     def find(self, node: ir.Node, graph: Facts) -> Product | Refused | None:
         """Return a convolution with constant filters that are not in groups."""
         if node.op_type == "Conv" and node.attributes.get_int("group", 1) != 1:
-            return Refused("in groups, it is slower in integers", (node,))
+            return Refused(GROUPED_INTEGERS.fact, (node,))
         return super().find(node, graph)
 
     def quantized(self, product: Product, stored: Sequence[ir.Value], op: Builder) -> ir.Value:

@@ -17,7 +17,6 @@ import onnx
 import onnx_ir as ir
 from msgspec import Struct
 
-from sardonyx.ir.checks import KERNELS
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import (
     ALL_CONVOLUTIONS,
@@ -37,6 +36,7 @@ from sardonyx.ir.ops import (
 )
 from sardonyx.ir.precision import FORMATS, GUARD
 from sardonyx.ir.scopes import has_bodies, is_constant, operand, operator
+from sardonyx.ir.support import HALF_ERF, HALF_SUMS, KERNELS, OLD_HALF_POOL
 from sardonyx.verbs.quantize.calibration import Ranges
 from sardonyx.verbs.quantize.half_bounds import MOST, Bounds, Masks
 from sardonyx.verbs.quantize.recipe import SMALLEST, Selection
@@ -101,9 +101,7 @@ _SENSITIVE = (
 )
 _ANGLES = TRIGONOMETRIC - {"Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh"}
 _BEFORE_ANGLES = MOVES_DATA | ARITHMETIC | {"Cast", "Concat", "Einsum", "MatMul"}
-_AVERAGES = (POOLS | GLOBAL_POOLS) - {"MaxPool", "GlobalMaxPool"}
 _MOST_TERMS = 64  # of an average: sums of more are off by several units in the last place
-_MAX_POOL = 12  # its optimizations for ARM turn an older one into an operator that has no kernel
 _SWEEPS = 8  # over all nodes, to save casts
 AMONG_SINGLE = "fewer casts are needed if it stays in float32"
 OVERFLOW = "its numbers reach"
@@ -159,12 +157,11 @@ def _sensitive(node: ir.Node, graph: Facts, ranges: Ranges, angles: set[ir.Node]
         return f"{name} loses too much in float16"
     if node in angles:
         return "its result is an angle"
-    if name == "MaxPool" and graph.opset(node) < _MAX_POOL:
-        return f"ONNX Runtime has no MaxPool in float16 below opset {_MAX_POOL}"
-    if name == "Erf":
-        return "ONNX Runtime's Erf in float16 is off by up to 0.005"
-    if name in _AVERAGES and (summed_terms(node, graph) or _MOST_TERMS + 1) > _MOST_TERMS:
-        return "ONNX Runtime sums in float16"
+    for behavior in (OLD_HALF_POOL, HALF_ERF):
+        if behavior.concerns(name, opset=graph.opset(node)):
+            return behavior.fact
+    if HALF_SUMS.concerns(name) and (summed_terms(node, graph) or _MOST_TERMS + 1) > _MOST_TERMS:
+        return HALF_SUMS.fact
     if name == "Div" and graph.tensor(operand(node, 1)) is None:
         return "its divisor may become 0 in float16"
     is_summed = any(use.node.op_type in _SUMS for value in node.outputs[:1] for use in value.uses())

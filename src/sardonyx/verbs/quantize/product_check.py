@@ -16,6 +16,7 @@ import onnx_ir as ir
 from msgspec import Struct
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from sardonyx.ir.support import SATURATION
 from sardonyx.records.quantization import QuantizedProduct, SimulationCheck
 from sardonyx.runtime import Feeds
 from sardonyx.runtime.observe import Observed
@@ -118,7 +119,7 @@ def check_products(
 def _part(model: ir.Model, group: Sequence[int]) -> ir.Model:
     """Return a model with the differences of some products alone.
 
-    Its own outputs stay: ONNX Runtime's Attention fails if the updated cache is not used.
+    Its own outputs stay (`support.ATTENTION_CACHE`).
     """
     part = model.clone()
     wanted = {_output(number, kind) for number in group for kind in range(_KINDS)}
@@ -176,7 +177,7 @@ def _notes(found: Sequence[_Comparison], products: Sequence[Simulated]) -> tuple
     if rounded:
         notes.append(f"ONNX Runtime rounds the activations of {rounded} products to 8-bit integers")
     if any(product.recipe in _IN_INTEGERS for product in products) and saturates():
-        notes.append("this CPU adds 8-bit products with saturation: the weights of `int8` use 7 bits")
+        notes.append(f"{SATURATION.fact}: the weights of `int8` use 7 bits")
     compensated = [product.is_compensated for product in products if product.is_compensated is not None]
     if any(compensated):
         notes.append(f"the rounding errors of {sum(compensated)} weights compensate each other on the data")

@@ -1,11 +1,11 @@
 """Conv(x, W, b) => Conv(DQ(Q(x)), DQ(q(W)), DQ(q(b))), with ranges from calibration; MatMul and Gemm likewise.
 
-Activations become unsigned 8-bit integers with one scale and zero point (ONNX Runtime fuses no signed ones on x86), W
-signed ones with a scale for each output channel (of 7 bits on a CPU that adds 8-bit products with saturation), b 32-bit
-ones with the scale of the sums. Results of convolutions, and of what lies between quantized products, are stored in
-integers too, so that a runtime can compute without float32. Refuses a transposed convolution, a bias or a weight that
-is computed, a batch normalization that is not folded, and a value without a range. Helps because 8-bit products and
-activations are faster on most CPUs, and the weight takes a quarter of the bytes.
+Activations become unsigned 8-bit integers with one scale and zero point (for a symmetric scheme, signed ones without),
+W signed ones with a scale for each output channel (of 7 bits on a CPU that adds 8-bit products with saturation), b
+32-bit ones with the scale of the sums. Results of convolutions, and of what lies between quantized products, are stored
+in integers too, so that a runtime can compute without float32. Refuses a transposed convolution, a bias or a weight
+that is computed, a batch normalization that is not folded, and a value without a range. Helps because 8-bit products
+and activations are faster on most CPUs, and the weight takes a quarter of the bytes.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from msgspec.structs import asdict, replace
 from sardonyx.ir.origins import owner
 from sardonyx.ir.scopes import label, operand
 from sardonyx.ir.storage import Array
+from sardonyx.ir.support import GEMM_ZERO_POINTS
 from sardonyx.passes.base import Accuracy, Builder, Facts, Match, ModelPass, NodePass, Proposal, Refused, Replacement
 from sardonyx.verbs.quantize import simulation
 from sardonyx.verbs.quantize.calibration import Calibration, Range
@@ -314,7 +315,7 @@ class QuantizeStatically(Quantizer, ModelPass):
             integers = lazy(ir.DataType.INT8, filters or matrix.shape, lambda: signed(matrix, scales, filters))
             yield op.constant(integers, "quantized")
             yield op.constant(scales, "scales")
-            if op_type == "Gemm":  # without zero points, ONNX Runtime does not fuse it
+            if op_type in GEMM_ZERO_POINTS.operators:
                 yield op.constant(np.zeros(len(scales), np.int8), "zeros")
 
         key = (product.weight, matrix.is_transposed, op_type, scales.tobytes())
