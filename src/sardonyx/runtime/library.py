@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 
 from sardonyx.errors import RuntimeFailure, UsageError
-from sardonyx.ir.support import MAX_IR_VERSION, MAX_OPSET
 
 if TYPE_CHECKING:
     import onnx
@@ -163,6 +162,8 @@ def open_session(source: Source, options: Any, providers: list[str]) -> Any:
     try:
         return onnxruntime().InferenceSession(loadable(source), options, providers=providers)
     except errors() as error:
+        from sardonyx.ir.support import MAX_IR_VERSION, MAX_OPSET  # loads onnx
+
         kind = NoKernel if type(error).__name__ == "NotImplemented" else RuntimeFailure
         raise kind(
             f"ONNX Runtime cannot load the model: {one_line(error)}",
