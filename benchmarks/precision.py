@@ -199,7 +199,7 @@ def raced(
 
     runs = {form: contender(form) for form in (reference, *forms)}
     slow = runs[reference]() > 0.4
-    fewest = interleaving.FEWEST_SLOW if slow else interleaving.MIN_ROUNDS
+    fewest = interleaving.MIN_SLOW_ROUNDS if slow else interleaving.MIN_ROUNDS
     race = interleaving.race(runs, twin=contender(reference), seconds=seconds, fewest=fewest)
     base = 1000 * statistics.median(race.seconds[reference])
     found: dict[str, Timing] = {}

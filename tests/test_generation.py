@@ -210,7 +210,7 @@ def test_the_folder_of_a_target_is_written_by_one_command(tmp_path: Path) -> Non
 
 
 def test_large_weights_get_a_file_that_runtimes_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sardonyx.verbs.export.export._MAPPED", 1 << 10)
+    monkeypatch.setattr("sardonyx.verbs.export.export._MAPPED_BYTES", 1 << 10)
     source: Any = f"hf-config:{FAMILIES['gpt2']}"
     for external, files in ((None, ["model.onnx.data"]), (False, [])):
         options = sardonyx.ExportOptions(external=external)

@@ -181,7 +181,7 @@ def test_two_workers_of_a_machine_for_timed_work_are_an_error(cluster: Cluster, 
 
 
 def test_a_cluster_that_is_not_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "_CONNECT", 1.0)
+    monkeypatch.setattr(engines, "_CONNECT_SECONDS", 1.0)
     with pytest.raises(UsageError, match=r"there is no Dask scheduler at tcp://127.0.0.1:1: OSError"):
         connect("tcp://127.0.0.1:1")
     with pytest.raises(UsageError, match=r"nothing.py:make is not a Dask cluster: FileNotFoundError"):
@@ -286,7 +286,7 @@ def test_nobody_gets_into_the_documented_cluster_without_its_key(
         [word.replace("8786", port).replace(":8787", ":0").replace("head", "127.0.0.1") for word in documented(start)]
         for start in ("dask scheduler --protocol tls", "dask worker tls://")
     )
-    monkeypatch.setattr(engines, "_CONNECT", 3.0)
+    monkeypatch.setattr(engines, "_CONNECT_SECONDS", 3.0)
 
     def trusting(ca: Path, own: Path) -> Any:
         return dask.config.set(

@@ -31,7 +31,7 @@ def server() -> Generator[Server]:
     with pytest.MonkeyPatch.context() as patch, running_server() as running:
         patch.setitem(storage._S3_CLIENT, "read_timeout", 1)  # pyright: ignore[reportPrivateUsage]
         patch.setitem(storage._S3_CLIENT, "retries", {"total_max_attempts": 1})  # pyright: ignore[reportPrivateUsage]
-        patch.setattr(storage, "_PAUSE", 0.02)
+        patch.setattr(storage, "_FIRST_PAUSE_SECONDS", 0.02)
         yield running
         forget_clients()
 
@@ -69,7 +69,7 @@ def test_faults_do_not_change_what_is_stored(
     server: Server, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Although answers are lost after the work was done."""
-    monkeypatch.setattr(storage, "_TRIES", 12)  # with every third request failing, five in a row are common
+    monkeypatch.setattr(storage, "_MAX_TRIES", 12)  # with every third request failing, five in a row are common
     drawn = random.Random(0)
     kinds = ("write", "remove", "upload")
     steps = [(drawn.choice(kinds), drawn.choice(NAMES), drawn.randbytes(drawn.randrange(999))) for _ in range(25)]
@@ -139,7 +139,7 @@ def test_a_server_that_stays_down_is_one_line(server: Server, store: Store) -> N
 def test_a_study_of_models_in_s3_gives_what_a_folder_gives(
     server: Server, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage, "_TRIES", 12)
+    monkeypatch.setattr(storage, "_MAX_TRIES", 12)
     (tmp_path / "models").mkdir()
     for number in range(2):
         model = build(tmp_path / "models" / f"m{number}.onnx", seed=number)

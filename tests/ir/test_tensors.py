@@ -49,9 +49,9 @@ def bits(array: np.ndarray) -> bytes:
 @contextmanager
 def small_blocks(size: int) -> Iterator[None]:
     with (
-        mock.patch.object(storage, "BLOCK", size),
-        mock.patch.object(tensors, "BLOCK", size),
-        mock.patch.object(tensors, "_TILE", 4),
+        mock.patch.object(storage, "BLOCK_BYTES", size),
+        mock.patch.object(tensors, "BLOCK_BYTES", size),
+        mock.patch.object(tensors, "_TILE_SIDE", 4),
     ):
         yield
 

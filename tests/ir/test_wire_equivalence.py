@@ -22,7 +22,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from sardonyx.errors import ModelError
 from sardonyx.ir.io import load, to_proto
-from sardonyx.ir.io.files import LARGE
+from sardonyx.ir.io.files import MAPPED_TENSOR_BYTES
 from sardonyx.ir.io.tensor_data import varint
 
 F = FieldDescriptor
@@ -109,7 +109,7 @@ def halves(message: Any, rng: Random) -> list[bytes]:
 def a_model() -> onnx.ModelProto:
     """Tensors below and above the size from which they stay in the file, in every field for numbers."""
     rng = np.random.default_rng(0)
-    many = LARGE // 4 + 8
+    many = MAPPED_TENSOR_BYTES // 4 + 8
     floats = rng.normal(size=many).astype(np.float32)
     tensors = [
         numpy_helper.from_array(floats, "raw"),

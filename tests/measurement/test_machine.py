@@ -50,7 +50,7 @@ def test_the_share_of_other_processes_excludes_our_own_work(monkeypatch: pytest.
 def test_unknown_values_are_not_guessed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(machine, "_PROC", tmp_path)
     assert machine.Watch().share() is None
-    monkeypatch.setattr(machine, "MOMENT", 0.0)
+    monkeypatch.setattr(machine, "OBSERVED_SECONDS", 0.0)
     assert machine.busy_now() is None
     (tmp_path / "stat").write_text("intr 5\n")
     assert machine.Watch().share() is None

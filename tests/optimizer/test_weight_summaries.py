@@ -8,7 +8,7 @@ import onnx_ir as ir
 import pytest
 
 import sardonyx
-from sardonyx.verbs.optimize.run_tables import BINS, shortened, summaries, summary
+from sardonyx.verbs.optimize.run_tables import HISTOGRAM_BINS, shortened, summaries, summary
 
 MODEL = """<ir_version: 8, opset_import: ["" : 17]>
 agraph (float[N, 2] x, bool c) => (float[N, 2] y) <float[2, 2] w = {1, -2, 3, 4}> {
@@ -44,7 +44,7 @@ def test_histograms_count_every_finite_number() -> None:
     made = summary(ir.tensor(values, name="w"))
     finite = values[np.isfinite(values)]
     assert (made.low, made.high) == (float(finite.min()), float(finite.max()))
-    assert len(made.histogram) == BINS
+    assert len(made.histogram) == HISTOGRAM_BINS
     assert (sum(made.histogram), made.not_finite) == (997, 3)
 
 
@@ -63,7 +63,7 @@ def test_constants_of_any_kind(array: np.ndarray, low: float | None, high: float
 
 
 def test_large_constants_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sardonyx.verbs.optimize.run_tables._MOST", 10)
+    monkeypatch.setattr("sardonyx.verbs.optimize.run_tables._MAX_GRAPH_ELEMENTS", 10)
     tensors = {f"w{size}": ir.tensor(np.ones(size, np.float32), name=f"w{size}") for size in (7, 8, 2)}
     made = summaries(tensors)
     assert list(made) == ["w7", "w8", "w2"]

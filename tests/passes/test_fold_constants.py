@@ -17,7 +17,7 @@ from sardonyx import runtime
 from sardonyx.errors import RuntimeFailure
 from sardonyx.ir import origins
 from sardonyx.ir.rewriter import Log
-from sardonyx.passes._evaluation import FAILED, GROWS, LARGE
+from sardonyx.passes._evaluation import FAILED, GROWS, MAX_HELD_BYTES
 from sardonyx.passes.cleanup.eliminate_dead_nodes import EliminateDeadNodes
 from sardonyx.passes.cleanup.eliminate_unused_initializers import EliminateUnusedInitializers
 from sardonyx.passes.folding.fold_constants import TOO_LARGE, FoldConstants
@@ -342,7 +342,7 @@ def test_a_large_weight_becomes_a_computed_tensor() -> None:
     assert op_types(model) == ["Mul"]
     (value,) = model.graph.initializers.values()
     assert value.const_value is not None
-    assert value.const_value.nbytes > LARGE
+    assert value.const_value.nbytes > MAX_HELD_BYTES
     runs = engine.runs
     np.testing.assert_array_equal(value.const_value.numpy(), numpy_helper.to_array(proto.graph.initializer[0]) * 2)
     assert engine.runs == runs + 1  # computed when read, and not cached
@@ -373,7 +373,7 @@ def test_a_large_weight_that_cannot_be_evaluated_is_refused_at_once() -> None:
 
 
 def test_results_too_large_for_memory_are_not_folded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sardonyx.passes.folding.fold_constants.LARGEST", LARGE)
+    monkeypatch.setattr("sardonyx.passes.folding.fold_constants.MAX_FOLDED_BYTES", MAX_HELD_BYTES)
     engine = Engine()
     _, log = fold(large("Sin"), engine)
     assert reasons(log) == [TOO_LARGE]

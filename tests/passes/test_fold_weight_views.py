@@ -14,11 +14,11 @@ from sardonyx.ir.rewriter import Log, Rewriter
 from sardonyx.ir.tensors import ComputedTensor
 from sardonyx.passes.cleanup.eliminate_identity import EliminateIdentity
 from sardonyx.passes.cleanup.eliminate_unused_initializers import EliminateUnusedInitializers
-from sardonyx.passes.folding.fold_weight_views import BUDGET, FoldWeightViews
+from sardonyx.passes.folding.fold_weight_views import MAX_STORED_TWICE_BYTES, FoldWeightViews
 from sardonyx.passes.layout.fuse_gemm_transpose import FuseGemmTranspose
 
 PASSES = (FoldWeightViews(),)
-LARGE = BUDGET // 4 + 256  # floats
+LARGE = MAX_STORED_TWICE_BYTES // 4 + 256  # floats
 
 
 def weighted(nodes: list[onnx.NodeProto], weight: np.ndarray, *, rank: int = 2) -> onnx.ModelProto:

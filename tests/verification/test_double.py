@@ -142,7 +142,7 @@ def exported(pooled: tuple[torch.nn.Module, torch.Tensor, Any], change: Callable
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(exporting.traced, "export", lambda *_, **__: (changed, notes))
         patch.setattr(exporting, "_RANDOM_TRIALS", 0)
-        patch.setattr(exporting, "_VARIANTS", 0)
+        patch.setattr(exporting, "_EXAMPLE_VARIANTS", 0)
         return sardonyx.export(module, image, optimize=False)
 
 

@@ -29,7 +29,7 @@ _IN_ASCII = str.maketrans(
     {"→": "->", "−": "-", "×": "x", "…": "...", "·": ".", "±": "+-", "✗": "x", "█": "#", "▏": "|"}
 )
 
-_LEAST_DONE = 0.05  # of a phase, before the rest is estimated
+_MIN_SHARE_DONE = 0.05  # of a phase, before the rest is estimated
 
 
 def style_for(stream: TextIO) -> Style:
@@ -172,7 +172,7 @@ class TimeLeft:
         self._last = fraction
         done = fraction - self._first
         spent = self._now() - self._began
-        if done < _LEAST_DONE or spent < 1:
+        if done < _MIN_SHARE_DONE or spent < 1:
             return ""
         return f"{duration(spent * (1 - fraction) / done)} left"
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _FOLDER = Path(__file__).parents[1] / "verbs"
 _FIRST = ("export", "optimize", "verify", "quantize")  # in the list of commands; the others follow by name
-_NEW_OBJECTS = 200_000  # after which cycles are looked for: graphs and modules live until the end of a command
+_GC_THRESHOLD = 200_000  # after which cycles are looked for: graphs and modules live until the end of a command
 
 
 class Command(Struct, frozen=True):
@@ -229,7 +229,7 @@ def _with_command(arguments: Sequence[str]) -> Sequence[str]:
 
 def main() -> NoReturn:
     """Run the command line of this process and exit."""
-    gc.set_threshold(_NEW_OBJECTS)
+    gc.set_threshold(_GC_THRESHOLD)
     code = run(sys.argv[1:])
     gc.freeze()  # otherwise the interpreter searches all objects for garbage twice before it ends
     sys.exit(code)

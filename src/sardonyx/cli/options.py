@@ -317,7 +317,7 @@ def reject_both(first: str, first_given: bool, second: str, second_given: bool) 
 
 _DURATION = re.compile(r"\s*(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<unit>s|m|min|h|)\s*", re.ASCII)
 _SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}
-_LONGEST = 7 * 24 * 3600
+_MAX_SECONDS = 7 * 24 * 3600
 _MEMORY = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[KMGT]?i?B)", re.ASCII | re.IGNORECASE)
 _BYTES = {"b": 1.0} | {
     f"{prefix}{infix}b": float(base ** (power + 1))
@@ -353,7 +353,7 @@ def parse_duration(text: str) -> float:
     """
     match = _DURATION.fullmatch(text)
     seconds = float(match["number"]) * _SECONDS[match["unit"]] if match is not None else 0.0
-    if not 0 < seconds <= _LONGEST:
+    if not 0 < seconds <= _MAX_SECONDS:
         raise UsageError(f"'{text}' is not a length of time", hint="write 60, 90s or 2m; up to a week")
     return seconds
 

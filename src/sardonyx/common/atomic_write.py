@@ -25,7 +25,7 @@ from sardonyx.errors import OutputError
 _NO_SPACE = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 _NO_PERMISSION = frozenset((errno.EACCES, errno.EPERM, errno.EROFS))
 _DRAFT = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{8}-\d+-[0-9a-f]{6}\.part", re.DOTALL)  # as `draft_name` returns it
-_ABANDONED = 24 * 3600.0  # seconds without a change, after which a draft is abandoned
+_ABANDONED_SECONDS = 24 * 3600.0  # seconds without a change, after which a draft is abandoned
 
 
 def check_free(path: str | Path, *, force: bool) -> None:
@@ -166,7 +166,7 @@ def abandoned_drafts(folder: str, names: str) -> Iterator[str]:
     A draft is abandoned if its process has ended. Of a process on another machine that shares the folder, or before a
     restart of this one, only the age of its drafts is known: they are abandoned after a day without a change.
     """
-    before = time.time() - _ABANDONED
+    before = time.time() - _ABANDONED_SECONDS
     try:
         present = os.listdir(folder)
     except PermissionError:  # a folder that may be written to, but not listed

@@ -115,8 +115,8 @@ def _packed_attention(call: Call) -> Value:
 
 
 _DEFINED = (arithmetic, moves, products)  # importing them fills the table
-_NEWEST = 23  # the version that definitions call other operators in
-_MOST_STEPS = 64  # of a loop
+_DEFINITION_OPSET = 23  # the version that definitions call other operators in
+_MAX_LOOP_STEPS = 64  # of a loop
 
 Scope = dict[str, Value]
 
@@ -242,7 +242,7 @@ class Evaluator:
     def standard(self, name: str, operands: Sequence[Value], attributes: Mapping[str, Any]) -> Sequence[Value]:
         """Evaluate a standard operator, such as one that a definition calls."""
         node = helper.make_node(name, [f"{i}" for i in range(len(operands))], ["result"], **attributes)
-        return self._result(_step(node, {}), operands, {}, {}, {"": _NEWEST})
+        return self._result(_step(node, {}), operands, {}, {}, {"": _DEFINITION_OPSET})
 
     def _function(self, body: _Body, operands: Sequence[Value], attributes: Mapping[str, Any]) -> list[Value]:
         scope: Scope = dict.fromkeys(body.inputs)
@@ -312,7 +312,7 @@ def _loop(call: Call) -> tuple[Value, ...]:
     collected: list[list[Value]] = [[] for _ in body.output[1 + count :]]
     step, active = 0, True if going is None else bool(np.all(going))
     while active and (most is None or step < most[0]):
-        if step == _MOST_STEPS:
+        if step == _MAX_LOOP_STEPS:
             raise Undecided("a loop of many steps")
         results = call.run(body, [np.array(step, np.int64), np.array(True), *carried])
         active, carried = bool(np.all(results[0])), results[1 : 1 + count]

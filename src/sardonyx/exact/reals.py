@@ -69,7 +69,7 @@ _BITS: dict[int, int] = {
     TensorProto.BFLOAT16: 8,
     TensorProto.DOUBLE: 53,
 }
-_NEAR = 1e-9  # relative distance within which a double is the whole number next to it
+_WHOLE_TOLERANCE = 1e-9  # relative distance within which a double is the whole number next to it
 
 _ODD = {"Asin", "Asinh", "Atan", "Atanh", "Erf", "Sin", "Sinh", "Tan", "Tanh"}
 _ONE_AT_ZERO = {"Cos", "Cosh", "Exp"}
@@ -322,7 +322,7 @@ def _salt(name: str, seed: int) -> int:
 def snapped(doubles: Doubles) -> Doubles:
     """Return whole numbers in place of doubles that are next to one: these were rounded on the way."""
     near = np.round(doubles)
-    return np.where(np.abs(doubles - near) <= _NEAR * np.maximum(np.abs(near), 1), near, doubles)
+    return np.where(np.abs(doubles - near) <= _WHOLE_TOLERANCE * np.maximum(np.abs(near), 1), near, doubles)
 
 
 def chosen(condition: npt.NDArray[np.bool_], a: Real, b: Real) -> Real:

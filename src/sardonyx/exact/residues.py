@@ -23,29 +23,29 @@ import numpy.typing as npt
 Packed = npt.NDArray[np.int64]
 
 PRIMES = (2096639, 2096111, 2092991)
-_BITS = 21
-_MASK = (1 << _BITS) - 1
+_PRIME_BITS = 21
+_MASK = (1 << _PRIME_BITS) - 1
 _EXACT_TERMS = 1 << 11  # products of 42 bits whose sum a double holds
-_LOWEST, _HIGHEST = -1200, 1100  # exponents of two that doubles need
-_HALF = 1 << 32
-_FEW_POWERS = 64  # numbers up to which Python's own powers take less time than products of arrays
-_FEW = 256  # numbers up to which a remainder takes less time than a quotient and a product
+_MIN_EXPONENT, _MAX_EXPONENT = -1200, 1100  # exponents of two that doubles need
+_SECOND_SALT = 1 << 32
+_MAX_PYTHON_POWERS = 64  # numbers up to which Python's own powers take less time than products of arrays
+_MAX_SMALL_ARRAY = 256  # numbers up to which a remainder takes less time than a quotient and a product
 
 
 def split(packed: Packed) -> list[Packed]:
     """Return the residues modulo each prime."""
-    return [packed & _MASK, packed >> _BITS & _MASK, packed >> 2 * _BITS]
+    return [packed & _MASK, packed >> _PRIME_BITS & _MASK, packed >> 2 * _PRIME_BITS]
 
 
 def join(lanes: Iterable[Packed]) -> Packed:
     """Return residues modulo each prime as one array."""
     first, second, third = lanes
-    return np.asarray(first | second << _BITS | third << 2 * _BITS)
+    return np.asarray(first | second << _PRIME_BITS | third << 2 * _PRIME_BITS)
 
 
 def _reduced(numbers: Packed, p: int) -> Packed:
     """Return numbers modulo p; numpy has vector code for quotients by one number, but not for remainders."""
-    return numbers % p if numbers.size <= _FEW else numbers - numbers // p * p
+    return numbers % p if numbers.size <= _MAX_SMALL_ARRAY else numbers - numbers // p * p
 
 
 def _each(operation: Callable[[Any, int], Any], a: Packed) -> Packed:
@@ -82,7 +82,7 @@ def power(a: Packed, exponent: int) -> Packed:
 
 
 def _power(x: Packed, exponent: int, p: int) -> Packed:
-    if x.size <= _FEW_POWERS:
+    if x.size <= _MAX_PYTHON_POWERS:
         return np.array([pow(number, exponent, p) for number in x.ravel().tolist()], np.int64).reshape(x.shape)
     result = np.ones_like(x)
     while exponent:
@@ -146,13 +146,13 @@ def of_floats(values: npt.NDArray[Any]) -> Packed:
     if values.dtype.itemsize > 4:
         fractions, exponents = np.frexp(np.where(np.isfinite(values), values, 0.0).astype(np.float64))
         whole = np.ldexp(fractions, 53).astype(np.int64)
-        places = exponents.astype(np.int64) - (53 + _LOWEST)
+        places = exponents.astype(np.int64) - (53 + _MIN_EXPONENT)
     else:  # the same by bits, at a third of the time
         bits = values.astype(np.float32).view(np.int32)
         exponents = (bits >> 23) & 0xFF
         whole = np.where(exponents > 0, bits & 0x7FFFFF | 0x800000, bits << 1 & 0xFFFFFF)
         whole = np.where(exponents == 0xFF, 0, np.where(bits < 0, -whole, whole)).astype(np.int64)
-        places = exponents - (150 + _LOWEST)
+        places = exponents - (150 + _MIN_EXPONENT)
     return join(
         _reduced(_reduced(whole, p) * table[places], p) for p, table in zip(PRIMES, _powers_of_two(), strict=True)
     )
@@ -169,12 +169,12 @@ def _of_float(number: float) -> int:
 
 def of_ratio(top: int, bottom: int) -> int:
     """Return the residues of a fraction."""
-    return sum(top * pow(bottom, -1, p) % p << lane * _BITS for lane, p in enumerate(PRIMES))
+    return sum(top * pow(bottom, -1, p) % p << lane * _PRIME_BITS for lane, p in enumerate(PRIMES))
 
 
 @functools.cache
 def _powers_of_two() -> tuple[Packed, ...]:
-    exponents = range(_LOWEST, _HIGHEST)
+    exponents = range(_MIN_EXPONENT, _MAX_EXPONENT)
     return tuple(np.array([pow(2, e % (p - 1), p) for e in exponents], np.int64) for p in PRIMES)
 
 
@@ -196,7 +196,7 @@ def scrambled(a: Packed, salt: int) -> npt.NDArray[np.uint64]:
 def random_function(a: Packed, salt: int) -> Packed:
     """Return the residues of a random function of the numbers, another one for every salt."""
     return join(
-        _reduced((scrambled(a, salt + index * _HALF) >> np.uint64(20)).astype(np.int64), p)
+        _reduced((scrambled(a, salt + index * _SECOND_SALT) >> np.uint64(20)).astype(np.int64), p)
         for index, p in enumerate(PRIMES)
     )
 

@@ -26,10 +26,11 @@ from sardonyx.frontend.installed import require_installed
 from sardonyx.records.progress import duration
 
 _Client = Any  # distributed.Client, whose types are incomplete
-_AHEAD = 2  # works for each place of a cluster that are submitted before they can run, so that no worker waits
-_CONNECT = 10.0  # seconds
-_RECONNECT = 300.0  # seconds in which a restarted scheduler must answer
-_GB = 1e9
+# Works for each place of a cluster that are submitted before they can run, so that no worker waits.
+_QUEUED_PER_PLACE = 2
+_CONNECT_SECONDS = 10.0
+_RECONNECT_SECONDS = 300.0  # in which a restarted scheduler must answer
+_BYTES_PER_GB = 1e9
 
 
 class Engine(ABC):
@@ -102,7 +103,7 @@ class ExecutorEngine(Engine):
         """Return whether the queue of the executor is short."""
         if any(each.timed for each in (needs, *running)):
             return not running
-        return len(running) < _AHEAD * self.places
+        return len(running) < _QUEUED_PER_PLACE * self.places
 
     def submit(self, work: Work, limits: Limits, begun: Callable[[], None]) -> Future[Outcome]:
         """Give the work to the executor."""
@@ -133,7 +134,7 @@ class DaskEngine(Engine):
     def has_room(self, needs: Needs, running: Collection[Needs]) -> bool:
         """Return whether the queue is short; timed work begins when other work has ended."""
         self._refresh_workers()
-        most = max(self._timers, 1) if needs.timed else _AHEAD * self.places
+        most = max(self._timers, 1) if needs.timed else _QUEUED_PER_PLACE * self.places
         return len(running) < most and all(each.timed == needs.timed for each in running)
 
     def submit(self, work: Work, limits: Limits, begun: Callable[[], None]) -> Future[Outcome]:
@@ -143,7 +144,7 @@ class DaskEngine(Engine):
         if work.needs.timed and "timing" in self._resources:
             wanted["timing"] = 1
         if work.needs.memory and "memory" in self._resources:  # more than any worker has would wait for ever
-            wanted["memory"] = min(work.needs.memory / _GB, self._resources["memory"])
+            wanted["memory"] = min(work.needs.memory / _BYTES_PER_GB, self._resources["memory"])
         answer = Future[Outcome]()
         answer.set_running_or_notify_cancel()
         submitted = self._client.submit(isolated, work, limits, pure=False, resources=wanted or None)
@@ -152,7 +153,7 @@ class DaskEngine(Engine):
 
     def recover(self) -> None:
         """Connect again, within some minutes."""
-        until = time.monotonic() + _RECONNECT
+        until = time.monotonic() + _RECONNECT_SECONDS
         while True:
             try:
                 if self._client.status != "running":
@@ -242,8 +243,8 @@ def connect(cluster: str) -> DaskEngine:
         from distributed import Client
 
         if made is None and Path(cluster).is_file():
-            return Client(scheduler_file=cluster, timeout=_CONNECT, set_as_default=False)
-        return Client(cluster if made is None else made, timeout=_CONNECT, set_as_default=False)
+            return Client(scheduler_file=cluster, timeout=_CONNECT_SECONDS, set_as_default=False)
+        return Client(cluster if made is None else made, timeout=_CONNECT_SECONDS, set_as_default=False)
 
     try:
         return DaskEngine(client(), client, made)
@@ -295,8 +296,8 @@ def _free_memory() -> int | None:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
 
 
-ATTEMPTS = 2  # of work whose process dies
-_POLL = 0.5  # seconds; waiting for a queue without a limit cannot be interrupted on every system
+MAX_ATTEMPTS = 2  # of work whose process dies
+_POLL_SECONDS = 0.5  # seconds; waiting for a queue without a limit cannot be interrupted on every system
 
 
 class Report(Struct, frozen=True):
@@ -336,7 +337,7 @@ def run_all(
         if not running:
             continue
         try:
-            index, future = events.get(timeout=_POLL)
+            index, future = events.get(timeout=_POLL_SECONDS)
         except queue.Empty:
             idle()
             continue
@@ -351,7 +352,7 @@ def run_all(
             engine.recover()
             attempts[index] -= 1
             waiting.appendleft(index)
-        elif outcome.died and attempts[index] < ATTEMPTS:
+        elif outcome.died and attempts[index] < MAX_ATTEMPTS:
             waiting.append(index)
         else:
             yield Report(index, replace(outcome, attempts=attempts[index]))
@@ -371,8 +372,8 @@ def _outcome(future: Future[Outcome]) -> Outcome | None:
 
 
 STATUS = "status.json"
-_EVERY = 2.0  # seconds between two writes of the status
-_ENOUGH = 3  # works that must have ended before the remaining time is estimated
+_STATUS_SECONDS = 2.0  # between two writes of the status
+_MIN_ENDED_TASKS = 3  # works that must have ended before the remaining time is estimated
 _MAX_NAMES = 3  # names of running works that are shown
 
 
@@ -416,7 +417,7 @@ class Tracker:
         self._total = self._done = self._reused = self._failed = 0
         self._running: Counter[str] = Counter()
         self._start = time.monotonic()
-        self._written = -_EVERY
+        self._written = -_STATUS_SECONDS
 
     def expect(self, count: int) -> None:
         """Add works to the total."""
@@ -439,7 +440,7 @@ class Tracker:
         status = self.status("running")
         if self._show is not None:
             self._show(status)
-        if time.monotonic() - self._written >= _EVERY:
+        if time.monotonic() - self._written >= _STATUS_SECONDS:
             self._save(status)
 
     def end(self) -> None:
@@ -451,7 +452,7 @@ class Tracker:
         seconds = time.monotonic() - self._start
         ended = self._done + self._failed
         computed = ended - self._reused
-        known = computed >= _ENOUGH and seconds > 0
+        known = computed >= _MIN_ENDED_TASKS and seconds > 0
         running = self._running.total() if state == "running" else 0
         running = running if self._engine is None else min(running, self._engine.places)  # others wait at the engine
         return Status(

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from sardonyx.errors import ModelError, SardonyxError, UsageError
 from sardonyx.fleet.storage import open_store
-from sardonyx.ir.storage import BLOCK, SourceFile
+from sardonyx.ir.storage import BLOCK_BYTES, SourceFile
 
 SUFFIX = ".onnx"
 MANIFEST = ".jsonl"
@@ -327,8 +327,8 @@ def digest(location: str) -> str | None:
 
 def _sha256(file: SourceFile) -> str:
     """Return the hash of an open file, of no more bytes than it had when it was opened."""
-    digest, buffer = hashlib.sha256(), memoryview(bytearray(min(file.size, BLOCK)))
-    for offset in range(0, file.size, BLOCK):
+    digest, buffer = hashlib.sha256(), memoryview(bytearray(min(file.size, BLOCK_BYTES)))
+    for offset in range(0, file.size, BLOCK_BYTES):
         part = buffer[: file.size - offset]
         file.read_into(part, offset)
         digest.update(part)

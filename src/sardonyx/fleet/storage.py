@@ -33,7 +33,7 @@ from sardonyx.errors import OutputError, UsageError, reason
 from sardonyx.frontend.installed import require_installed
 
 ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
-_ABANDONED = 24 * 3600.0  # seconds without a change, after which a draft is deleted
+_ABANDONED_SECONDS = 24 * 3600.0  # seconds without a change, after which a draft is deleted
 
 
 class Contents(Struct, frozen=True, array_like=True):
@@ -186,7 +186,7 @@ class _FolderStore:
 
         Of a process on another machine that shares the folder, only the age of its drafts is known.
         """
-        before = time.time() - _ABANDONED
+        before = time.time() - _ABANDONED_SECONDS
         for folder, folders, files in os.walk(self.url):
             drafts = [name for name in (*folders, *files) if is_draft(name)]
             folders[:] = [name for name in folders if not is_draft(name)]
@@ -200,10 +200,10 @@ class _FolderStore:
 
 _S3 = frozenset(("s3", "s3a"))
 _OBJECT_STORES = _S3 | {"gs", "gcs", "memory", "az", "abfs", "abfss"}
-_READERS = 16  # requests at once when many files are read
-_HASHED = 1 << 20  # bytes of a file that is read to find out whether it is damaged
-_TRIES = 5
-_PAUSE = 0.5  # seconds before the second try; doubled before each further one
+_PARALLEL_READS = 16  # requests at once when many files are read
+_HASH_BLOCK_BYTES = 1 << 20  # of a file that is read to find out whether it is damaged
+_MAX_TRIES = 5
+_FIRST_PAUSE_SECONDS = 0.5  # before the second try; doubled before each further one
 
 # Of the client of S3. It repeats single requests, so that one part of a large file does not cost all others.
 _S3_CLIENT = {"connect_timeout": 10, "read_timeout": 30, "retries": {"mode": "standard", "total_max_attempts": 3}}
@@ -252,7 +252,7 @@ class _RemoteStore:
         return self._found("read", name, lambda system, where: system.cat_file(where, **self._whole))
 
     def read_all(self, names: Sequence[str]) -> list[bytes | None]:
-        with ThreadPoolExecutor(_READERS) as readers:
+        with ThreadPoolExecutor(_PARALLEL_READS) as readers:
             return list(readers.map(self.read, names))
 
     def write(self, name: str, data: bytes) -> None:
@@ -290,7 +290,7 @@ class _RemoteStore:
     def matches(self, name: str, contents: Contents) -> bool:
         """Return whether a file has this size, and this hash unless it is large: it would have to be downloaded."""
         size = self._found("read", name, lambda system, where: system.size(where))
-        if size is None or size != contents.size or size > _HASHED:
+        if size is None or size != contents.size or size > _HASH_BLOCK_BYTES:
             return size == contents.size
         data = self.read(name)
         return data is not None and hashlib.sha256(data).hexdigest() == contents.sha256
@@ -345,17 +345,19 @@ class _RemoteStore:
         are `answers` are raised as they are; otherwise the message says what cannot be `done`.
         """
         where, system = self._where(name), _file_system(self.url, os.getpid())[0]
-        for attempt in range(_TRIES):
+        for attempt in range(_MAX_TRIES):
             try:
                 return action(system, where)
             except Exception as error:
                 if isinstance(error, answers) and _s3_code(error) != "NoSuchBucket":
                     raise
                 passing = is_transient(error)
-                if not passing or attempt == _TRIES - 1:
+                if not passing or attempt == _MAX_TRIES - 1:
                     message = f"{self._address(name)} cannot be {done}: {reason(error)}"
                     raise OutputError(message, hint=_hint(error, passing)) from error
-            time.sleep(_PAUSE * 2**attempt * random.uniform(0.5, 1))  # not all workers again at the same moment
+            time.sleep(
+                _FIRST_PAUSE_SECONDS * 2**attempt * random.uniform(0.5, 1)
+            )  # not all workers again at the same moment
         raise AssertionError("unreachable")
 
 
@@ -413,7 +415,7 @@ def _s3_code(error: BaseException) -> str | None:
 
 def _hint(error: BaseException, passing: bool) -> str:
     if passing:
-        return f"it failed {_TRIES} times; check the connection and run it again"
+        return f"it failed {_MAX_TRIES} times; check the connection and run it again"
     if _s3_code(error) == "NoSuchBucket":
         return "create the bucket first"
     if type(error).__name__ in _NO_CREDENTIALS:

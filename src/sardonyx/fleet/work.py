@@ -93,8 +93,8 @@ _ONE_THREAD: Mapping[str, str] = {  # so that sums do not depend on the number o
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
 }
-_SAMPLING = 0.1  # seconds between two looks at the memory of a child
-_LARGE = 1 << 30  # bytes; a child that keeps more than this after its work is not used again
+_MEMORY_SAMPLE_SECONDS = 0.1  # between two looks at the memory of a child
+_REUSE_LIMIT_BYTES = 1 << 30  # a child that keeps more than this after its work is not used again
 _RENDERING = ("cli", "reporting")  # packages that do not change answers
 
 
@@ -131,7 +131,7 @@ class ChildPool:
             watch.stop()
             log = child.printed()
             usable = answered and watch.exceeded is None and child.is_running
-            self._give_back(child, keep=usable and _memory(child.process) < _LARGE)
+            self._give_back(child, keep=usable and _memory(child.process) < _REUSE_LIMIT_BYTES)
         return Outcome(reply.answer, reply.reason, 0.0, watch.peak, died=died, log=log)
 
     def close(self) -> None:
@@ -185,7 +185,7 @@ class _Watch(threading.Thread):
                 self.exceeded = f"it did not end within {seconds:g} s"
             if self.exceeded is not None:
                 self._child.kill()
-            if self._ended.wait(_SAMPLING) or self.exceeded is not None:
+            if self._ended.wait(_MEMORY_SAMPLE_SECONDS) or self.exceeded is not None:
                 return
 
     def stop(self) -> None:

@@ -46,13 +46,13 @@ from sardonyx.runtime import Engine, Feeds, Value
 
 _FIRST_OVERRIDABLE_IR = 4  # earlier versions required every initializer to be listed as an input
 _MOST_OVERRIDDEN_BYTES = 1 << 26  # of a default that is fed with other values
-_MOST_EMPTY = 4  # dimensions that are empty in a trial of their own
-_MOST_REGIONS = 6  # between thresholds, that get a trial of their own
-_MOST_EXACT = 3  # sizes tried because the graph compares a dimension with them for equality
-_HEAVY_TRIAL = 100_000  # input elements of a trial, above which fewer trials are run
+_MAX_EMPTY_DIMS = 4  # dimensions that are empty in a trial of their own
+_MAX_REGIONS = 6  # between thresholds, that get a trial of their own
+_MAX_EXACT_SIZES = 3  # sizes tried because the graph compares a dimension with them for equality
+_HEAVY_TRIAL_ELEMENTS = 100_000  # input elements of a trial, above which fewer trials are run
 _MOST_LONG_ELEMENTS = 1_000_000  # input elements of a trial of the longest sizes
-_MOST_LONG_WORK = 5e9  # approximate number of operations with weights in a long trial
-_LONGEST_USUAL = 16  # the largest size in the usual rounds
+_MAX_LONG_WORK = 5e9  # approximate number of operations with weights in a long trial
+_MAX_USUAL_SIZE = 16  # the largest size in the usual rounds
 
 _BIG_TYPES = (
     ir.DataType.FLOAT,
@@ -157,7 +157,7 @@ class Inputs:
             dims.meet(Requirements.of(facts, dims.names), Footprint.of(facts, self._required, dims.names))
         self._windows = find_windows(facts, self.dynamic) if self.dynamic else []
         self._bounds = {
-            name: replace(bounds, window=fitting_length(self._windows, self.dynamic, name, _LONGEST_USUAL))
+            name: replace(bounds, window=fitting_length(self._windows, self.dynamic, name, _MAX_USUAL_SIZE))
             for name, bounds in (find_bounds(facts, self.dynamic) if self.dynamic else {}).items()
         }
 
@@ -216,7 +216,7 @@ class Inputs:
         plans += [Plan(seed(0), 0, Style.NORMAL, sizes=sizes) for sizes in self._edges()]
         broken = self._dims.broken_formulas(self._sizes(plans[0], 0))
         plans += [Plan(seed(0), 0, Style.NORMAL, sizes=(pin,)) for pin in broken]
-        if not self._dims.names and self._has_floats and self.cost(plans[0]) <= _HEAVY_TRIAL:
+        if not self._dims.names and self._has_floats and self.cost(plans[0]) <= _HEAVY_TRIAL_ELEMENTS:
             plans.append(Plan(seed(2), 0, Style.NORMAL))  # a batch of one leaves many units inactive in a single trial
             plans.append(Plan(seed(3), 0, Style.LARGE))
         if any(use.normalized for use in self._uses.values()):
@@ -273,7 +273,7 @@ class Inputs:
             for value, thresholds in compared.items()
             if any(t.whole for t in thresholds) or (thresholds and self._is_one_number(value))
         ]
-        for region in range(min(max(counts, default=0), _MOST_REGIONS)):
+        for region in range(min(max(counts, default=0), _MAX_REGIONS)):
             yield Plan(seed, 0, Style.COMPARED, region=region)
 
     def _is_one_number(self, value: ir.Value) -> bool:
@@ -283,13 +283,13 @@ class Inputs:
     def _edges(self) -> Iterator[tuple[tuple[str, int], ...]]:
         """Yield each dimension alone at 0, all at 0, all at 1, and each at the sizes the graph tests for equality."""
         names = self._dims.names
-        yield from (((name, 0),) for name in names[:_MOST_EMPTY])
+        yield from (((name, 0),) for name in names[:_MAX_EMPTY_DIMS])
         if len(names) > 1:
             yield tuple((name, 0) for name in names)
         if names:
             yield tuple((name, 1) for name in names)
         exact = [((name, size),) for name in names for size in self._bounds.get(name, Bounds()).exact]
-        yield from [pins for pins in exact if self._affordable(pins)][:_MOST_EXACT]
+        yield from [pins for pins in exact if self._affordable(pins)][:_MAX_EXACT_SIZES]
 
     def _affordable(self, pins: tuple[tuple[str, int], ...]) -> bool:
         plan = Plan(0, 0, Style.NORMAL, sizes=pins)
@@ -302,10 +302,10 @@ class Inputs:
             for value in self._model.graph.initializers.values()
             if value.const_value is not None and value.const_value.dtype.is_floating_point() and not _is_table(value)
         )
-        most = min(_MOST_LONG_ELEMENTS, int(_MOST_LONG_WORK / max(weights, 1)))
+        most = min(_MOST_LONG_ELEMENTS, int(_MAX_LONG_WORK / max(weights, 1)))
         pins: dict[str, int] = {}
         for name, bounds in self._bounds.items():  # a length below the next such number shows nothing new
-            sizes = [size for size in bounds.test_lengths if _LONGEST_USUAL < size <= most]
+            sizes = [size for size in bounds.test_lengths if _MAX_USUAL_SIZE < size <= most]
             if sizes:
                 pins[name] = sizes[-1]
         if not pins:

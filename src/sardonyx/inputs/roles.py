@@ -329,8 +329,8 @@ _ND_INDICES = frozenset(
 _NORMS = NORMALIZES - {"BatchNormalization"} | {"ReduceMean", "ReduceL2"}  # use statistics of the values themselves
 _DECODES = CASTS | {"DequantizeLinear", "Identity"}  # keep the shape of a stored table
 _EPSILON = "epsilon"  # the attribute of a norm that matters only for rows of small variance
-_UNUSUAL = (-1, 2, 3)  # numbers of a mask that x > 0, x != 0, x == 1 and x > 1 tell apart
-HIDING = -1e3  # a number at or below it, added to a score, masks the position
+_MASK_PROBES = (-1, 2, 3)  # numbers of a mask that x > 0, x != 0, x == 1 and x > 1 tell apart
+HIDING_SCORE = -1e3  # a number at or below it, added to a score, masks the position
 
 
 def find_use(model: ir.Model, value: ir.Value) -> Use:
@@ -377,7 +377,7 @@ def _decide(value: ir.Value, evidence: _Evidence) -> Use:
     if evidence.slots:
         return Use(Role.SHAPE, slot=evidence.slots[0])
     if evidence.masks or "mask" in name:
-        return Use(Role.MASK, specials=() if evidence.counted else (*_UNUSUAL, *specials))
+        return Use(Role.MASK, specials=() if evidence.counted else (*_MASK_PROBES, *specials))
     if evidence.sizes:
         return Use(Role.SHAPE, slot="computed")
     if "position" in name:
@@ -508,7 +508,7 @@ def _scalar(value: ir.Value | None) -> float | None:
 
 
 def _is_hiding(number: float | None) -> bool:
-    return number is not None and number <= HIDING
+    return number is not None and number <= HIDING_SCORE
 
 
 def _is_scores(value: ir.Value) -> bool:

@@ -156,15 +156,15 @@ _SYMBOLIC: dict[type[ast.operator], Callable[[Size, Size], Size]] = {
     ast.FloorDiv: expr.floor_quotient,
     ast.Mod: expr.remainder,
 }
-_BATCHES = (2, 1, 3, 4)  # the size of the first batch, by round
+_BATCH_SIZES = (2, 1, 3, 4)  # the size of the first batch, by round
 _LENGTHS = ((7, 3), (16, 1), (11, 2), (4, 1))  # the first size and the step to the next symbol's size, by round
 _COMPACT = ((2, 3, 4), (2, 3), (1, 2), (1,))  # sizes taken in turn, if the usual ones have too many elements
 _RANKS = (2, 3, 4, 1)  # tried in turn if the rank is not declared
 _LONGEST_FORMULA = 200  # characters of a name that is read as a formula
 
-_POWERS = tuple(8 << step for step in range(15))  # searched upward
-_LAST_RESORTS = (16, 32, 512, 1024, 16000)  # the same for all lengths, if nothing else was accepted
-_MOST_PAIRED = 16  # sizes of other dimensions whose sums and differences are tried
+_POWER_SIZES = tuple(8 << step for step in range(15))  # searched upward
+_LAST_RESORT_SIZES = (16, 32, 512, 1024, 16000)  # the same for all lengths, if nothing else was accepted
+_MAX_PAIRED_SIZES = 16  # sizes of other dimensions whose sums and differences are tried
 _SWEEPS = 3  # rounds of adjusting every dimension in turn
 
 Sizes = Mapping[str, int]
@@ -275,7 +275,7 @@ class DynamicDims:
             if first < second:
                 yield functools.partial(self._summed, total=total, parts=(first, second))
         guesses = [((2, 64), (1, 96), (1, 128)), ((1, 224), (2, 256)), ((4, 4), (8, 8), (6, 6)), ((1, 1), (2, 2))]
-        guesses += [((1, length), (2, length + length // 4)) for length in _LAST_RESORTS]
+        guesses += [((1, length), (2, length + length // 4)) for length in _LAST_RESORT_SIZES]
         fixed = [functools.partial(self._fixed, rounds=rounds) for rounds in guesses]
         if states := self.batches_of(self._shapes.keys()):
             for rule in (self._independent, *fixed):
@@ -362,8 +362,8 @@ class DynamicDims:
         if not self.footprint.fits(usual):
             yield from self._compact(round_, pinned)
         yield self._equal_lengths(round_) | dict(pinned)
-        batch = dict.fromkeys(self.batch, _BATCHES[round_ % len(_BATCHES)])
-        for size in (size * (4 + round_ % 4) // 4 for size in _POWERS):
+        batch = dict.fromkeys(self.batch, _BATCH_SIZES[round_ % len(_BATCH_SIZES)])
+        for size in (size * (4 + round_ % 4) // 4 for size in _POWER_SIZES):
             yield batch | {name: size + i * (size // 4) for i, name in enumerate(self.others)} | dict(pinned)
             yield batch | dict.fromkeys(self.others, size) | dict(pinned)
         yield self._equal_lengths(round_, pinned)
@@ -375,28 +375,32 @@ class DynamicDims:
 
     def _candidates(self, sizes: Sizes, name: str, requirements: Requirements) -> Iterable[int]:
         """Return sizes to try for one dimension: of the others, sums and differences, solutions, and constants."""
-        others = list(dict.fromkeys(size for other, size in sizes.items() if other != name))[:_MOST_PAIRED]
+        others = list(dict.fromkeys(size for other, size in sizes.items() if other != name))[:_MAX_PAIRED_SIZES]
         pairs = [one + other for one, other in itertools.combinations(others, 2)]
         pairs += [abs(one - other) for one, other in itertools.combinations(others, 2)]
         named = [times * number for number in sorted(requirements.numbers) for times in (1, 2, 3) if number <= 1 << 16]
         solved = requirements.solutions(sizes, name)
-        return dict.fromkeys([*others, *solved, *pairs, *range(1, 18), *named, *_POWERS])
+        return dict.fromkeys([*others, *solved, *pairs, *range(1, 18), *named, *_POWER_SIZES])
 
     def _independent(self, round_: int, pinned: Sizes = _NONE) -> dict[str, int]:
         first, step = _LENGTHS[round_ % len(_LENGTHS)]
-        sizes = {name: _BATCHES[round_ % len(_BATCHES)] + 2 * i for i, name in enumerate(self.batch)}
+        sizes = {name: _BATCH_SIZES[round_ % len(_BATCH_SIZES)] + 2 * i for i, name in enumerate(self.batch)}
         return sizes | {name: first + step * i for i, name in enumerate(self.others)} | dict(pinned)
 
     def _equal_lengths(self, round_: int, pinned: Sizes = _NONE) -> dict[str, int]:
         """Return one batch size and one length for all dimensions; a pinned size is used for all of its group."""
-        batch = next((pinned[name] for name in self.batch if name in pinned), _BATCHES[round_ % len(_BATCHES)])
+        batch = next((pinned[name] for name in self.batch if name in pinned), _BATCH_SIZES[round_ % len(_BATCH_SIZES)])
         lengths = (pinned[name] for name in self.others if name in pinned)
         length = next(lengths, _LENGTHS[round_ % len(_LENGTHS)][0])
         return dict.fromkeys(self.batch, batch) | dict.fromkeys(self.others, length) | dict(pinned)
 
     def _summed(self, round_: int, pinned: Sizes = _NONE, *, total: str, parts: tuple[str, str]) -> dict[str, int]:
         """Return independent sizes in which one dimension is the sum of two others."""
-        sizes = self._independent(round_) | dict.fromkeys(self.batch, _BATCHES[round_ % len(_BATCHES)]) | dict(pinned)
+        sizes = (
+            self._independent(round_)
+            | dict.fromkeys(self.batch, _BATCH_SIZES[round_ % len(_BATCH_SIZES)])
+            | dict(pinned)
+        )
         if total in pinned and not any(part in pinned for part in parts):
             return sizes
         return sizes | {total: sum(sizes[part] for part in parts)}

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from sardonyx.errors import RuntimeFailure
 from sardonyx.inputs.requirements import Bounds
-from sardonyx.inputs.roles import HIDING, Role, Threshold, Use
+from sardonyx.inputs.roles import HIDING_SCORE, Role, Threshold, Use
 from sardonyx.runtime import Array, Value
 
 # Masks: the items of one batch are padded in different ways, so that one trial covers them all. A whole row is masked
@@ -73,7 +73,7 @@ def added(mask: Array, rng: np.random.Generator, lowest: float, *, biased: bool)
 def hides(array: Array, *, inverted: bool = False) -> Array:
     """Return where a mask, boolean or added, hides a position; an inverted one does where it is true."""
     real = array.dtype.kind not in "biu" and bool((array < 0).any())
-    return np.asarray(array <= HIDING if real else (array == 0) != inverted)
+    return np.asarray(array <= HIDING_SCORE if real else (array == 0) != inverted)
 
 
 def hides_whole_row(array: Array, *, inverted: bool = False) -> bool:
@@ -362,15 +362,15 @@ def _operand(shape: tuple[int, ...], spec: ValueSpec, floating: bool) -> Array:
     return ones
 
 
-_NAMED = 6  # dimensions named in one note
+_DIMS_NAMED = 6  # dimensions named in one note
 
 
 def reduced_note(trials: Sequence[Mapping[str, int]]) -> str:
     """Return the note about sizes that were chosen smaller than usual, from the sizes of all trials."""
     filled = [dims for dims in trials if 0 not in dims.values()]
     names = list(dict.fromkeys(name for dims in filled for name in dims))
-    largest = ", ".join(f"{name} ≤ {max(dims[name] for dims in filled)}" for name in names[:_NAMED])
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    largest = ", ".join(f"{name} ≤ {max(dims[name] for dims in filled)}" for name in names[:_DIMS_NAMED])
+    more = f" and {len(names) - _DIMS_NAMED} more" if len(names) > _DIMS_NAMED else ""
     return f"only small sizes were tried ({largest}{more}): the usual ones exceed the limit on elements"
 
 

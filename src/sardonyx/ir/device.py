@@ -251,7 +251,8 @@ class Kernels:
         return {(name, root): refusal for node, (name, root, refusal) in self._lost.items() if node.graph is not None}
 
 
-_FALLBACK = 20  # kernels that take as long as a copy to the CPU and back, for which the device must finish: an estimate
+# Kernels that take as long as a copy to the CPU and back, for which the device must finish: an estimate.
+_FALLBACK_KERNELS = 20
 
 
 def cost(profile: Profile, facts: Facts) -> float:
@@ -262,7 +263,7 @@ def cost(profile: Profile, facts: Facts) -> float:
             if _lost(node, facts, profile) is None:
                 total += not is_constant(node)
             else:
-                total += inf if place(node, facts, profile)[1] in (Where.FAILS, Where.WRONG) else _FALLBACK
+                total += inf if place(node, facts, profile)[1] in (Where.FAILS, Where.WRONG) else _FALLBACK_KERNELS
     return total
 
 

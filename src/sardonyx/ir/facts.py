@@ -85,7 +85,7 @@ Dim = Size
 Evaluate = Callable[[onnx.ModelProto], "list[np.ndarray]"]
 
 _NO_NUMBERS = (ir.DataType.STRING, ir.DataType.COMPLEX64, ir.DataType.COMPLEX128)
-SMALL = 1 << 16  # bytes of a constant whose elements matchers may read
+SMALL_CONSTANT_BYTES = 1 << 16  # of a constant whose elements matchers may read
 
 
 class Facts:
@@ -180,7 +180,7 @@ class Facts:
             self._constant_tensors[value] = constant_tensor(node)
         return self._constant_tensors[value]
 
-    def array(self, value: ir.Value | None, limit: int = SMALL) -> np.ndarray | None:
+    def array(self, value: ir.Value | None, limit: int = SMALL_CONSTANT_BYTES) -> np.ndarray | None:
         """Return a small constant as an array, otherwise None."""
         if value is None:
             return None
@@ -191,7 +191,7 @@ class Facts:
         if tensor is None or tensor.nbytes > limit:
             return None
         array = tensor.numpy()
-        if tensor.nbytes <= SMALL:
+        if tensor.nbytes <= SMALL_CONSTANT_BYTES:
             self._arrays[value] = array
         return array
 

@@ -20,7 +20,7 @@ from sardonyx.ir.rules import Match
 from sardonyx.ir.scopes import is_constant, label, scopes, values_read
 from sardonyx.records.provenance import ROOT, UNTAGGED, Hierarchy, lineage, merge, module_of
 
-_SHOWN = 5  # names in a hint
+_NAMES_SHOWN = 5  # names in a hint
 
 
 def find_modules(hierarchy: Hierarchy, paths: Iterable[str], wanted: str) -> list[str]:
@@ -75,7 +75,7 @@ def find_module(hierarchy: Hierarchy, paths: Iterable[str], wanted: str) -> str:
     """
     matches = find_modules(hierarchy, paths, wanted)
     if len(matches) > 1:
-        shown = ", ".join(matches[:_SHOWN]) + (" …" if len(matches) > _SHOWN else "")
+        shown = ", ".join(matches[:_NAMES_SHOWN]) + (" …" if len(matches) > _NAMES_SHOWN else "")
         raise UsageError(f"{wanted!r} names {len(matches)} modules where one is needed", hint=f"one of {shown}")
     return matches[0]
 
@@ -126,7 +126,7 @@ def _nearest_names(wanted: str, names: list[str]) -> str:
     """Return a hint with the names that end the same way, otherwise those that are spelled similarly."""
     tail = wanted.strip("/.")
     near = [name for name in names if tail and name.endswith(("." + tail, "/" + tail))]
-    near = near[:_SHOWN] or difflib.get_close_matches(wanted, names, 3, 0.5)
+    near = near[:_NAMES_SHOWN] or difflib.get_close_matches(wanted, names, 3, 0.5)
     return f"did you mean {' or '.join(near)}?" if near else "`sardonyx inspect` shows the modules"
 
 

@@ -109,7 +109,7 @@ def _read(node: ir.Node) -> Iterator[ir.Value]:
             yield from (value for value in _read(inner) if value not in own)
 
 
-_SHOWN = 5  # nodes in a message
+_NODES_SHOWN = 5  # nodes in a message
 _SLICING_SHAPE = 15  # the opset since which Shape can return a slice of the dimensions
 
 
@@ -161,7 +161,7 @@ def _widened(flow: Flow, module: str, *, exact: bool) -> tuple[str, frozenset[ir
 
 
 def _shown(nodes: Sequence[ir.Node]) -> str:
-    return ", ".join(map(label, nodes[:_SHOWN])) + (" …" if len(nodes) > _SHOWN else "")
+    return ", ".join(map(label, nodes[:_NODES_SHOWN])) + (" …" if len(nodes) > _NODES_SHOWN else "")
 
 
 def _refusal(flow: Flow, place: str, straddling: Sequence[ir.Node]) -> ModelError:

@@ -34,7 +34,7 @@ from sardonyx.ir.transaction import Change, Substitution, Transactions
 from sardonyx.records.run import Event, Refusal, RewriteKind
 
 MAX_REWRITES_PER_NODE = 50  # of the source, on average; beyond that, rules must be undoing each other
-HUB = 16  # consumers above which a node's consumers are left to the last sweep, so that the cost stays linear
+HUB_CONSUMERS = 16  # consumers above which a node's consumers are left to the last sweep, so that the cost stays linear
 
 
 class Tally(Struct):
@@ -301,7 +301,7 @@ def _around(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
     for node in [*found]:
         if node.graph is not None:
             users = node.successors()
-            found.update(dict.fromkeys((*node.predecessors(), *(users if len(users) <= HUB else ()))))
+            found.update(dict.fromkeys((*node.predecessors(), *(users if len(users) <= HUB_CONSUMERS else ()))))
     return (node for node in found if node.graph is not None)
 
 

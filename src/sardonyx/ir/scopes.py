@@ -229,10 +229,10 @@ def _rename_below(graph: ir.Graph, visible: set[str | None], names: Names) -> No
             visible -= own
 
 
-DEEPEST = 64  # calls within calls that an analysis follows
-_MOST_NODES = 1 << 11  # it may inline so many nodes,
-_GROWTH = 4  # or so many times the nodes that are stored
-_MOST_RUNNABLE = 1 << 20  # nodes after inlining; runtimes inline every call before they run a model
+MAX_CALL_DEPTH = 64  # calls within calls that an analysis follows
+_MAX_INLINED_NODES = 1 << 11  # it may inline so many nodes,
+_MAX_INLINED_GROWTH = 4  # or so many times the nodes that are stored
+_MAX_RUNNABLE_NODES = 1 << 20  # nodes after inlining; runtimes inline every call before they run a model
 WRITER_AT_FAULT = "the tool that wrote the file is at fault: export it again"
 Key = TypeVar("Key", bound=Hashable)
 
@@ -264,7 +264,7 @@ class Inlined(NamedTuple):
 def inlining_limit(model: ir.Model) -> int:
     """Return how many nodes an analysis may visit when it inlines calls."""
     stored = sum(1 for graph in (model, *model.functions.values()) for _ in graph.graph.all_nodes())
-    return max(_MOST_NODES, _GROWTH * stored)
+    return max(_MAX_INLINED_NODES, _MAX_INLINED_GROWTH * stored)
 
 
 def inlined(model: ir.Model) -> Inlined:
@@ -286,7 +286,7 @@ def inlined(model: ir.Model) -> Inlined:
 
 def check_calls(model: ir.Model, name: str) -> None:
     """Raise an error if a function calls itself, or if the calls expand to more nodes than any runtime can load."""
-    if model.functions and (nodes := inlined(model).nodes) > _MOST_RUNNABLE:
+    if model.functions and (nodes := inlined(model).nodes) > _MAX_RUNNABLE_NODES:
         raise ModelError(f"the calls of functions in {name} expand to {nodes:.3g} nodes", hint=WRITER_AT_FAULT)
 
 

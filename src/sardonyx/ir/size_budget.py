@@ -15,10 +15,10 @@ from msgspec import Struct, field
 from sardonyx.ir.scopes import bodies, is_constant, is_used_outside, nodes_inside, scopes, tensor_of
 from sardonyx.ir.tensors import KEPT, SparseTensor
 
-PART, SLACK = 100, 1 << 16  # a model may grow by 1/PART of its source plus SLACK bytes
-OVERHEAD = 16  # bytes of a node, tensor or attribute in addition to its names and data
-_INTEGER = 4  # approximate bytes of a number in an attribute
-_MANY = 256  # uses above which a constant is assumed to stay in use
+GROWTH_DIVISOR, SLACK_BYTES = 100, 1 << 16  # a model may grow by 1/GROWTH_DIVISOR of its source plus SLACK_BYTES bytes
+OVERHEAD_BYTES = 16  # of a node, tensor or attribute in addition to its names and data
+_INTEGER_BYTES = 4  # approximate bytes of a number in an attribute
+_MANY_USES = 256  # uses above which a constant is assumed to stay in use
 
 Pairs = Sequence[tuple[ir.Value, ir.Value]]
 _A = ir.AttributeType
@@ -92,7 +92,7 @@ def allowance(model: ir.Model) -> int:
     for scope in scopes(model):
         size += sum(map(_constant_bytes, scope.graph.initializers.values()))
         size += sum(node_bytes(node) for node in scope.graph if is_constant(node))
-    return size // PART + SLACK
+    return size // GROWTH_DIVISOR + SLACK_BYTES
 
 
 def tensor_bytes(tensor: ir.TensorProtocol) -> int:
@@ -108,12 +108,12 @@ def tensor_bytes(tensor: ir.TensorProtocol) -> int:
 
 def node_bytes(node: ir.Node) -> int:
     """Return the approximate size of a node in a file, with its bodies but without its metadata."""
-    size = OVERHEAD + len(node.name or "") + len(node.op_type) + len(node.domain)
+    size = OVERHEAD_BYTES + len(node.name or "") + len(node.op_type) + len(node.domain)
     for value in (*node.inputs, *node.outputs):
         if value is not None:
             size += 2 + len(value.name or "")
     for attribute in node.attributes.data.values():
-        size += OVERHEAD + len(attribute.name) + _attribute_bytes(attribute)
+        size += OVERHEAD_BYTES + len(attribute.name) + _attribute_bytes(attribute)
     for _, body in bodies(node):
         size += sum(map(node_bytes, body)) + sum(map(_constant_bytes, body.initializers.values()))
     return size
@@ -130,7 +130,7 @@ def _attribute_bytes(attribute: ir.Attr) -> int:
         case _A.STRING:
             return len(attribute.value)
         case _A.INTS | _A.FLOATS:
-            return _INTEGER * len(attribute.value)
+            return _INTEGER_BYTES * len(attribute.value)
         case _A.STRINGS:
             return sum(2 + len(text) for text in attribute.value)
         case _:
@@ -143,7 +143,7 @@ def _constant_bytes(value: ir.Value) -> int:
     if producer is not None:
         return node_bytes(producer)
     tensor = value.const_value
-    return 0 if tensor is None else tensor_bytes(tensor) + OVERHEAD + len(value.name or "")
+    return 0 if tensor is None else tensor_bytes(tensor) + OVERHEAD_BYTES + len(value.name or "")
 
 
 def dead_nodes(nodes: Sequence[ir.Node], pairs: Pairs) -> tuple[ir.Node, ...]:
@@ -177,4 +177,4 @@ def _is_constant_of(value: ir.Value, nodes: Sequence[ir.Node]) -> bool:
         return False
     if not (value.is_initializer() if producer is None else is_constant(producer)):
         return False
-    return len(value.uses()) <= _MANY and all(use.node in nodes for use in value.uses())
+    return len(value.uses()) <= _MANY_USES and all(use.node in nodes for use in value.uses())

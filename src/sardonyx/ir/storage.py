@@ -24,7 +24,7 @@ from sardonyx.errors import ModelError
 Array = npt.NDArray[Any]
 DTYPES: Mapping[int, ir.DataType] = {dtype.value: dtype for dtype in ir.DataType}  # calling the enum is slow
 RAW_DATA = 9  # the TensorProto field that holds any array as bytes
-BLOCK = 1 << 24  # bytes of a tensor that are processed at a time while it is written
+BLOCK_BYTES = 1 << 24  # of a tensor that are processed at a time while it is written
 _NO_KERNEL_COPY = frozenset((errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF, errno.EPERM))
 
 
@@ -70,9 +70,9 @@ class SourceFile:
         self.check()
         while length and (count := self._copy_in_kernel(offset, length, fd, position)):
             offset, length, position = offset + count, length - count, position + count
-        buffer = np.empty(min(length, BLOCK), np.uint8)
+        buffer = np.empty(min(length, BLOCK_BYTES), np.uint8)
         while length:
-            part = buffer[: min(length, BLOCK)]
+            part = buffer[: min(length, BLOCK_BYTES)]
             self.read_into(part.data, offset)
             write_all(fd, part.data, position)
             offset, length, position = offset + part.size, length - part.size, position + part.size
@@ -129,7 +129,7 @@ def as_bytes(array: Array) -> memoryview:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
-_HASHED = 1 << 20  # bytes that are hashed at a time
+_HASH_BLOCK_BYTES = 1 << 20  # that are hashed at a time
 
 
 def sha256_of(path: str | os.PathLike[str]) -> str:
@@ -160,7 +160,7 @@ class GrowingHash:
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown(cancel_futures=True)
 
-    def written(self, end: int, least: int = _HASHED) -> None:
+    def written(self, end: int, least: int = _HASH_BLOCK_BYTES) -> None:
         """Hash what was written since the last call, in the order of the calls, if it is at least so many bytes."""
         if end - self._end >= least:
             self._parts.append(self._pool.submit(self._read, self._end, end))
@@ -175,7 +175,7 @@ class GrowingHash:
 
     def _read(self, start: int, end: int) -> None:
         while start < end:
-            data = os.pread(self._fd, min(_HASHED, end - start), start)
+            data = os.pread(self._fd, min(_HASH_BLOCK_BYTES, end - start), start)
             if not data:
                 raise OSError(f"the file ends at byte {start} while it is written")
             self._sum.update(data)

@@ -18,7 +18,7 @@ from msgspec import Struct
 from onnx_ir.serde import TensorProtoTensor
 
 from sardonyx.ir.expressions import Expression, concatenate, reshape, transpose
-from sardonyx.ir.storage import BLOCK, DTYPES, RAW_DATA, Array, SourceFile, as_bytes, packed, unpacked, write_all
+from sardonyx.ir.storage import BLOCK_BYTES, DTYPES, RAW_DATA, Array, SourceFile, as_bytes, packed, unpacked, write_all
 
 # The transpose of a tensor in a file is written a block at a time.
 #
@@ -27,7 +27,7 @@ from sardonyx.ir.storage import BLOCK, DTYPES, RAW_DATA, Array, SourceFile, as_b
 # in the direction with the longer runs in the file: read rows and scatter columns, or gather columns and write rows.
 # Within a block, tiles fit into the cache.
 
-_TILE = 128
+_TILE_SIDE = 128
 
 
 class Swap(Struct, frozen=True):
@@ -60,14 +60,14 @@ def as_swap(shape: Sequence[int], perm: Sequence[int], itemsize: int) -> Swap | 
 def write_swapped(file: SourceFile, offset: int, swap: Swap, fd: int, position: int) -> None:
     """Write the transposed matrices to an open file."""
     size = swap.rows * swap.columns * swap.width
-    write = _scatter if size <= BLOCK or swap.rows >= swap.columns else _gather
+    write = _scatter if size <= BLOCK_BYTES or swap.rows >= swap.columns else _gather
     for index in range(swap.batch if size else 0):
         write(file, offset + index * size, swap, fd, position + index * size)
 
 
 def _scatter(file: SourceFile, offset: int, swap: Swap, fd: int, position: int) -> None:
     """Transpose by reading whole rows; each column of the block is a run in the output."""
-    step = min(swap.rows, max(1, BLOCK // (swap.columns * swap.width)))
+    step = min(swap.rows, max(1, BLOCK_BYTES // (swap.columns * swap.width)))
     data, transposed_block = _buffers(step, swap.columns, swap.width)
     for start in range(0, swap.rows, step):
         count = min(step, swap.rows - start)
@@ -84,7 +84,7 @@ def _scatter(file: SourceFile, offset: int, swap: Swap, fd: int, position: int) 
 
 def _gather(file: SourceFile, offset: int, swap: Swap, fd: int, position: int) -> None:
     """Transpose by reading a run of every row; the columns of the block are contiguous in the output."""
-    step = min(swap.columns, max(1, BLOCK // (swap.rows * swap.width)))
+    step = min(swap.columns, max(1, BLOCK_BYTES // (swap.rows * swap.width)))
     data, transposed_block = _buffers(swap.rows, step, swap.width)
     for start in range(0, swap.columns, step):
         count = min(step, swap.columns - start)
@@ -102,10 +102,10 @@ def _buffers(rows: int, columns: int, width: int) -> tuple[Array, Array]:
 
 def _transpose_block(block: Array, transposed_block: Array) -> None:
     rows, columns = block.shape
-    for i in range(0, columns, _TILE):
-        for j in range(0, rows, _TILE):
-            tile = block[j : j + _TILE, i : i + _TILE].T
-            transposed_block[i : i + _TILE, j : j + tile.shape[1]] = tile
+    for i in range(0, columns, _TILE_SIDE):
+        for j in range(0, rows, _TILE_SIDE):
+            tile = block[j : j + _TILE_SIDE, i : i + _TILE_SIDE].T
+            transposed_block[i : i + _TILE_SIDE, j : j + tile.shape[1]] = tile
 
 
 def _unused() -> ir.TensorProtocol:
@@ -429,7 +429,7 @@ def write_tensor(tensor: ir.TensorProtocol, fd: int, position: int) -> None:
         write_all(fd, memoryview(tensor.tobytes()), position)
 
 
-WHOLE = 4 * BLOCK  # bytes up to which a concatenated tensor is assembled in memory
+WHOLE = 4 * BLOCK_BYTES  # bytes up to which a concatenated tensor is assembled in memory
 
 
 class ConcatTensor(StreamedTensor):

@@ -25,14 +25,14 @@ from sardonyx.ir.storage import stored_bytes
 from sardonyx.ir.support import MAX_IR_VERSION
 from sardonyx.ir.tensors import tensor_proto
 
-LARGE = 1 << 20  # bytes; larger constants are not kept in memory
-# Bytes that one folded node may add to the model: the larger of PER_NODE and the model's size / PART_PER_NODE. The same
-# for all folded nodes together.
-PER_NODE = 1 << 16
-PART_PER_NODE = 128
-PER_MODEL = 1 << 20
-PART_PER_MODEL = 32
-MANY = 256  # a constant with more uses than this is assumed to stay
+MAX_HELD_BYTES = 1 << 20  # larger constants are not kept in memory
+# One folded node may add to the model the larger of so many bytes and its size / NODE_GROWTH_DIVISOR. The same for all
+# folded nodes together.
+NODE_GROWTH_BYTES = 1 << 16
+NODE_GROWTH_DIVISOR = 128
+MODEL_GROWTH_BYTES = 1 << 20
+MODEL_GROWTH_DIVISOR = 32
+MANY_USES = 256  # a constant with more uses than this is assumed to stay
 
 GROWS = "folding it would grow the model past its budget"
 OUTPUT = "the graph's output would lose its name"
@@ -83,7 +83,7 @@ def divides_safely(node: ir.Node, graph: Facts) -> bool:
 def freed_bytes(value: ir.Value | None, readers: set[ir.Node], graph: Facts) -> int:
     """Return the bytes of a constant if nothing but `readers` uses it, divided by the number of its users."""
     tensor = graph.tensor(value)
-    if value is None or tensor is None or value.is_graph_output() or len(value.uses()) > MANY:
+    if value is None or tensor is None or value.is_graph_output() or len(value.uses()) > MANY_USES:
         return 0
     users = {use.node for use in value.uses()}
     return tensor.nbytes // len(users) if users <= readers else 0
@@ -101,8 +101,10 @@ class Budget(Struct):
         values = [value for scope in graph.live_scopes() for value in scope.graph.initializers.values()]
         size = sum(value.const_value.nbytes for value in values if value.const_value is not None)
         spent = sum(cast("Mapping[str, int]", value.meta).get(_GROWTH, 0) for value in values)
-        left, remaining = max(PER_MODEL, size // PART_PER_MODEL) - spent, graph.growth.remaining
-        return cls(max(PER_NODE, size // PART_PER_NODE), left if remaining is None else min(left, remaining))
+        left, remaining = max(MODEL_GROWTH_BYTES, size // MODEL_GROWTH_DIVISOR) - spent, graph.growth.remaining
+        return cls(
+            max(NODE_GROWTH_BYTES, size // NODE_GROWTH_DIVISOR), left if remaining is None else min(left, remaining)
+        )
 
     def take(self, growth: int) -> bool:
         """Return whether the model may grow by that many bytes, and spend them. Shrinking is always allowed."""

@@ -16,11 +16,11 @@ from sardonyx.ir.ops import MOVES_DATA
 from sardonyx.ir.rules import Builder
 from sardonyx.ir.scopes import operator
 
-LARGE_CONSTANT = 1 << 24  # bytes of a constant mask that is read
-_BIAS = 64.0  # numbers up to this magnitude bias the scores and mask no key
+MAX_MASK_BYTES = 1 << 24  # of a constant mask that is read
+_MAX_BIAS = 64.0  # numbers up to this magnitude bias the scores and mask no key
 # Adding a number between these rounds a score noticeably but does not swallow it.
-_COARSE = (2.0**14, 1e9)
-_MOST_NODES = 64  # visited to find the least number of a mask
+_COARSE_RANGE = (2.0**14, 1e9)
+_MAX_VISITED_NODES = 64  # visited to find the least number of a mask
 _MOVES = MOVES_DATA - {"Split"}  # those with one result
 
 
@@ -59,25 +59,27 @@ class MaskValues(Struct, frozen=True, eq=False):
     @property
     def is_bias(self) -> bool:
         """Return whether the mask certainly masks no key."""
-        return self.numbers is not None and bool((np.abs(self.numbers) <= _BIAS).all())
+        return self.numbers is not None and bool((np.abs(self.numbers) <= _MAX_BIAS).all())
 
     @property
     def hides_by_infinity(self) -> bool:
         """Return whether the mask certainly masks keys by -inf only."""
-        return self.numbers is not None and bool(((np.abs(self.numbers) <= _BIAS) | (self.numbers == -np.inf)).all())
+        return self.numbers is not None and bool(
+            ((np.abs(self.numbers) <= _MAX_BIAS) | (self.numbers == -np.inf)).all()
+        )
 
     @property
     def is_coarse(self) -> bool:
         """Return whether the mask is known to contain a number that rounds scores without swallowing them."""
         numbers = np.array([self.factor]) if self.numbers is None else self.numbers
         magnitude = np.abs(numbers.astype(np.float64))
-        return bool(((magnitude > _COARSE[0]) & (magnitude < _COARSE[1])).any())
+        return bool(((magnitude > _COARSE_RANGE[0]) & (magnitude < _COARSE_RANGE[1])).any())
 
 
 def values_of(value: ir.Value, graph: Facts) -> MaskValues:
     """Return what is known about the numbers in a mask."""
     moves: list[ir.Node] = []
-    while (array := graph.array(value, LARGE_CONSTANT)) is None:
+    while (array := graph.array(value, MAX_MASK_BYTES)) is None:
         node = value.producer()
         source = node.inputs[0] if node is not None and operator(node) in _MOVES else None
         if node is None or source is None:
@@ -86,7 +88,7 @@ def values_of(value: ir.Value, graph: Facts) -> MaskValues:
         value = source
     if array.dtype.kind != "f":
         return MaskValues()
-    shows = not moves and array.ndim > 0 and bool(array.size) and bool((array.max(axis=-1) >= -_BIAS).all())
+    shows = not moves and array.ndim > 0 and bool(array.size) and bool((array.max(axis=-1) >= -_MAX_BIAS).all())
     return MaskValues(array.reshape(-1), shows_in_every_row=shows)
 
 
@@ -108,7 +110,7 @@ def leaves_every_row(mask: ir.Value, graph: Facts, *, causal: bool) -> bool:
     With `causal`, only the keys up to the diagonal count. Kernels agree only on such masks: for a fully masked row they
     return 0, NaN or the mean of the values.
     """
-    array = graph.array(mask, LARGE_CONSTANT)
+    array = graph.array(mask, MAX_MASK_BYTES)
     if array is not None and array.ndim > 1 and array.size:
         visible = np.where(np.tri(*array.shape[-2:], dtype=bool), array, -np.inf) if causal else array
         return bool((visible.max(axis=-1) > lowest(array.dtype)).all())
@@ -118,10 +120,10 @@ def leaves_every_row(mask: ir.Value, graph: Facts, *, causal: bool) -> bool:
 
 def _least(value: ir.Value | None, graph: Facts, memo: dict[ir.Value, np.ndarray | None]) -> np.ndarray | None:
     """Return a lower bound of all elements of a mask, or None if it is unknown."""
-    if value is None or len(memo) >= _MOST_NODES or value in memo:
-        return None if value is None or len(memo) >= _MOST_NODES else memo[value]
+    if value is None or len(memo) >= _MAX_VISITED_NODES or value in memo:
+        return None if value is None or len(memo) >= _MAX_VISITED_NODES else memo[value]
     memo[value] = None
-    array, node = graph.array(value, LARGE_CONSTANT), value.producer()
+    array, node = graph.array(value, MAX_MASK_BYTES), value.producer()
     if array is not None:
         memo[value] = np.asarray(array.min()) if array.dtype.kind == "f" and array.size else None
     elif node is not None and operator(node) in _MOVES:

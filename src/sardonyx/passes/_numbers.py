@@ -64,7 +64,7 @@ def is_rounded(value: ir.Value | None, graph: Facts) -> bool:
     return node is None or node.op_type in IN_HALF
 
 
-_NEARBY = 32  # nodes that are visited
+_MAX_VISITED_NODES = 32  # nodes that are visited
 
 # Operators that never return -0.0, and those that return the same for both zeros. Relu is neither: what it returns for
 # -0.0 depends on the position of the element.
@@ -111,7 +111,7 @@ def shows_sign(value: ir.Value, graph: Facts, *, unless_known: bool = True) -> b
             fresh = [result for result in results if result not in seen]
             seen.update(fresh)
             waiting.extend(fresh)
-        if len(seen) > _NEARBY:
+        if len(seen) > _MAX_VISITED_NODES:
             return unless_known
     return False
 

@@ -20,7 +20,7 @@ from sardonyx.ir.shapes.movement import slice_ranges
 from sardonyx.ir.shapes.node_view import NodeView
 from sardonyx.passes._matching import axes_of, operand_producer, optional, producer_of, require, required, static
 
-CACHE = 1 << 26  # bytes of a constant table that is read
+MAX_TABLE_BYTES = 1 << 26  # of a constant table that is read
 SIZES_AS_INPUT_SINCE = 13
 Ranges = Mapping[int, tuple[int, int, int]]  # start, end and step by axis
 
@@ -117,7 +117,7 @@ def repeated(value: ir.Value, interleaved: bool, graph: Facts) -> ir.Value | np.
 
     The halves are (h, h) side by side, or if `interleaved` every element of h twice: (h0, h0, h1, h1, …).
     """
-    table = graph.array(value, CACHE)
+    table = graph.array(value, MAX_TABLE_BYTES)
     if table is None:
         pair = pair_of(value, graph)
         return pair.first if pair and pair.first is pair.second and pair.interleaved == interleaved else None

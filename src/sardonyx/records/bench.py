@@ -36,7 +36,7 @@ class Comparison(msgspec.Struct, frozen=True):
         return self.high / self.low - 1 if self.low > 0 else math.inf
 
 
-BUSY = 0.1  # share of all cores used by other processes that is worth a warning
+BUSY_SHARE = 0.1  # share of all cores used by other processes that is worth a warning
 
 
 class Machine(msgspec.Struct, frozen=True):
@@ -55,7 +55,7 @@ class Machine(msgspec.Struct, frozen=True):
     def busy(self) -> float | None:
         """The share of the CPU used by other processes, if it is large enough to disturb a measurement."""
         share = self.busy_during if self.busy_during is not None else self.busy_before
-        return share if share is not None and share >= BUSY else None
+        return share if share is not None and share >= BUSY_SHARE else None
 
 
 class BenchFile(msgspec.Struct, frozen=True):

@@ -31,7 +31,7 @@ ROOT = ""
 Origins = frozenset[str]
 UNKNOWN: Origins = frozenset()
 
-MANY = 256  # origins of a merged node that are listed individually
+MAX_LISTED_ORIGINS = 256  # origins of a merged node that are listed individually
 
 _MARK = re.compile(r"@\d+(?=\.|$)")
 
@@ -43,7 +43,7 @@ def merge(origins: Iterable[Origins]) -> Origins:
 
 def bounded(origins: Origins) -> Origins:
     """Return the origins, or their lowest common module if there are many, so that n merges do not cost O(n²)."""
-    return origins if len(origins) <= MANY else frozenset({owner_of(origins)})
+    return origins if len(origins) <= MAX_LISTED_ORIGINS else frozenset({owner_of(origins)})
 
 
 @functools.lru_cache(1 << 12)
@@ -227,7 +227,7 @@ def _torch_classes(scopes: str, classes: str) -> dict[str, str]:
 
 
 _NUMBER = re.compile(r"_\d+$")
-_LEAST = 0.5  # share of the names that have a scope
+_MIN_SCOPED_SHARE = 0.5  # share of the names that have a scope
 
 
 class ScopedNames:
@@ -240,7 +240,7 @@ class ScopedNames:
         slashed = any(name.startswith("/") for name in names)
         if not slashed:
             scoped = [scopes for name in names if (scopes := self._scopes(name))]
-            if len(scoped) > _LEAST * len(names):
+            if len(scoped) > _MIN_SCOPED_SHARE * len(names):
                 self._root = _common_start(scoped)
         told = {path for name in names for path in self._read(name) or ()}
         self._tells = bool(told - {ROOT})

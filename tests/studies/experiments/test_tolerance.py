@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from narrowing import number
 from sardonyx.records.study import Table
 from sardonyx.verbs.study.experiment import CellAnswer, StudyOptions, Subject
-from sardonyx.verbs.study.tolerance import MARGIN, Distances, Tolerance, affordable, recommended_in_eps
+from sardonyx.verbs.study.tolerance import MARGIN_FACTOR, Distances, Tolerance, affordable, recommended_in_eps
 
 EPS = 2.0**-23
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>
@@ -58,7 +58,7 @@ def test_integers_are_counted_and_have_no_distribution() -> None:
 
 @given(st.floats(1e-6, 1e6))
 def test_the_recommended_tolerance_has_the_margin_once(most: float) -> None:
-    assert MARGIN * most <= recommended_in_eps(most) < 2.0001 * MARGIN * most
+    assert MARGIN_FACTOR * most <= recommended_in_eps(most) < 2.0001 * MARGIN_FACTOR * most
 
 
 def test_large_models_get_fewer_trials() -> None:

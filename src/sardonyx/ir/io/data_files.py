@@ -28,11 +28,11 @@ from sardonyx.errors import ModelError
 from sardonyx.ir.io import tensor_data, unmodeled_fields
 from sardonyx.ir.storage import SourceFile, write_all
 
-_LARGE = 1 << 12  # bytes of a tensor that are not read to find out where weights are
+_KEPT_TENSOR_BYTES = 1 << 12  # of a tensor that are not read to find out where weights are
 _UNREADABLE = (OSError, tensor_data.WireError, DecodeError)
 _JOURNAL = ".files"  # after the name of the model in the name of its journal
-_LONGEST = 1 << 20  # bytes of a journal
-_NAMED = 5  # data files in notes
+_MAX_JOURNAL_BYTES = 1 << 20  # of a journal
+_FILES_NAMED = 5  # data files in notes
 
 
 class _DataFile(msgspec.Struct, frozen=True):
@@ -109,7 +109,7 @@ def _listed(journal: str, folder: int) -> list[_DataFile]:
     try:
         fd = os.open(journal, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
         with open(fd, "rb") as file:
-            return msgspec.json.decode(file.read(_LONGEST), type=list[_DataFile])
+            return msgspec.json.decode(file.read(_MAX_JOURNAL_BYTES), type=list[_DataFile])
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return []
 
@@ -159,7 +159,7 @@ def _locations(file: SourceFile) -> set[str]:
         WireError: It is no ONNX model.
         DecodeError: It is damaged.
     """
-    skeleton, _ = tensor_data.cut(tensor_data.Bytes(file), b"", _LARGE)
+    skeleton, _ = tensor_data.cut(tensor_data.Bytes(file), b"", _KEPT_TENSOR_BYTES)
     model = onnx.ModelProto.FromString(skeleton)
     if not model.HasField("graph"):
         raise tensor_data.WireError("there is no graph")
@@ -196,10 +196,10 @@ def _notes(previous: Sequence[str], kept: dict[str, str], folder: str, base: str
         for name, reason in reasons.items()
         if os.path.lexists(os.path.join(folder, name)) and reason != f"{base} uses it"
     ]
-    for name in there[:_NAMED]:
+    for name in there[:_FILES_NAMED]:
         yield f"kept {name}, a data file of the replaced model: {reasons[name]}"
-    if len(there) > _NAMED:
-        yield f"kept {len(there) - _NAMED} more data files of the replaced model"
+    if len(there) > _FILES_NAMED:
+        yield f"kept {len(there) - _FILES_NAMED} more data files of the replaced model"
 
 
 def _is_own(name: str, base: str) -> bool:

@@ -51,7 +51,7 @@ _ORT_TYPES = {  # of attributes of the operators of com.microsoft, the same in a
     **dict.fromkeys(("alpha", "beta", "epsilon", "scale", "softcap"), _KIND.FLOAT),
     **dict.fromkeys(("qkv_hidden_sizes", "kernel_shape", "pads", "strides", "dilations"), _KIND.INTS),
 }
-_ANY = 0, 1 << 31
+_ANY_NUMBER = 0, 1 << 31
 
 
 class _Form(Struct, frozen=True):
@@ -86,7 +86,7 @@ def _form(op_type: str, version: int, domain: str) -> _Form:
     try:
         schema: Any = onnx.defs.get_schema(op_type, version, domain)
     except onnx.defs.SchemaError:
-        return _Form(_ANY, _ANY, types=_ORT_TYPES if domain == "com.microsoft" else {})
+        return _Form(_ANY_NUMBER, _ANY_NUMBER, types=_ORT_TYPES if domain == "com.microsoft" else {})
     attributes = cast("Mapping[str, Any]", schema.attributes)
     return _Form(
         (schema.min_input, schema.max_input),
@@ -132,7 +132,7 @@ def _wrong(attribute: ir.Attr, expected: ir.AttributeType | None, node: ir.Node)
     return None
 
 
-LARGE = 1 << 12  # tensors of at least this many bytes (a page) stay in the file
+MAPPED_TENSOR_BYTES = 1 << 12  # tensors of at least this many bytes (a page) stay in the file
 _INLINE_LIMIT = (1 << 31) - 1  # the largest message that protobuf reads
 _EXPORT_IT = "export the PyTorch model to ONNX first; `sardonyx export` does that"
 _OTHER_FORMATS = (  # offset and bytes that identify the format, what it is, and a hint
@@ -146,7 +146,7 @@ _OTHER_FORMATS = (  # offset and bytes that identify the format, what it is, and
     (4, b"ORTM", "a model in ONNX Runtime's own format", "use the ONNX file that it was made from"),
     (0, b"<?xml", "an XML file, as OpenVINO models are", "use the ONNX file that it was made from"),
 )
-_LONGEST_MARK = 64
+_MAX_MARK_BYTES = 64
 _NOT_ONNX = "is it an ONNX file, and is it complete? export or download it again"
 
 
@@ -206,7 +206,7 @@ def _opened(name: str) -> ModelFile:
         ) from error
     token = secrets.token_bytes(16)
     try:
-        skeleton, spans = tensor_data.cut(tensor_data.Bytes(file), token, LARGE)
+        skeleton, spans = tensor_data.cut(tensor_data.Bytes(file), token, MAPPED_TENSOR_BYTES)
         proto = onnx.ModelProto.FromString(skeleton)
     except (tensor_data.WireError, DecodeError) as error:
         _check_format(file, name)
@@ -314,7 +314,7 @@ def _check_format(file: SourceFile, name: str) -> None:
     """Report a file that is empty or begins like a file of another format."""
     if not file.size:
         raise ModelError(f"{name} is empty", hint="export or download it again")
-    begin = bytearray(min(file.size, _LONGEST_MARK))
+    begin = bytearray(min(file.size, _MAX_MARK_BYTES))
     file.read_into(memoryview(begin), 0)
     for offset, mark, what, hint in _OTHER_FORMATS:
         if begin.startswith(mark, offset):
@@ -368,7 +368,7 @@ class _Saving(Struct):
 
     def store(self, tensor: ir.TensorProtocol, proto: onnx.TensorProto) -> None:
         """Put small data into the message, and a marker in place of large data."""
-        if tensor.nbytes < LARGE:
+        if tensor.nbytes < MAPPED_TENSOR_BYTES:
             if not proto.HasField("raw_data"):
                 proto.raw_data = tensor.tobytes()
             return

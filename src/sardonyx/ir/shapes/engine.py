@@ -267,8 +267,8 @@ class Shapes:
                 if type(dim) is int:
                     if dim < 0:  # impossible, so the rule or the model is wrong
                         return self.learn(value, (dtype, None))
-                elif cast("Expr", dim).weight > value_propagation.MAX_WEIGHT:  # this bounds the cost of queries
-                    heavy = [expr.weight(each) > value_propagation.MAX_WEIGHT for each in shape]
+                elif cast("Expr", dim).weight > value_propagation.MAX_SIZE_WEIGHT:  # this bounds the cost of queries
+                    heavy = [expr.weight(each) > value_propagation.MAX_SIZE_WEIGHT for each in shape]
                     dims = zip(shape, heavy, strict=True)
                     return self.learn(value, (dtype, tuple(self.unknown() if large else each for each, large in dims)))
                 elif cast("Expr", dim).is_vague:

@@ -158,8 +158,8 @@ def _random(node: NodeView) -> OutputShapes | None:
     return (None if sizes is None else tuple(sizes),)
 
 
-END = 2**31 - 1  # a Slice end that means "to the end of the axis"; the standard recommends it
-_LARGEST = (2**31 - 1, 2**63 - 1)
+SLICE_END = 2**31 - 1  # a Slice end that means "to the end of the axis"; the standard recommends it
+_LARGEST_INTEGERS = (2**31 - 1, 2**63 - 1)
 Range = tuple[int, Size | None, Size | None, int | None]  # axis, start, end, step
 
 
@@ -226,7 +226,7 @@ def slice_positions(size: int, start: int, end: int, step: int) -> range | None:
 
     None if implementations differ (`support.LAST_SLICE`).
     """
-    if step < 0 and end in _LARGEST:
+    if step < 0 and end in _LARGEST_INTEGERS:
         return None
     if step < 0 and start < -size:
         start = 0  # clamped, unlike in Python, where the result would be empty
@@ -250,8 +250,8 @@ def _sliced(size: Size, start: Size | None, end: Size | None, step: int | None, 
         positions = slice_positions(size, start, end, step)
         return node.ask.unknown() if positions is None else len(positions)
     if step < 0:
-        from_end = start == -1 or (isinstance(start, int) and start >= END)
-        is_all = from_end and isinstance(end, int) and end <= -END
+        from_end = start == -1 or (isinstance(start, int) and start >= SLICE_END)
+        is_all = from_end and isinstance(end, int) and end <= -SLICE_END
         return expr.floor_quotient(expr.add(size, -step - 1), -step) if is_all else node.ask.unknown()
     # a start past the end gives 0 either way, so it need not be clamped
     first, last = start if expr.at_least(start, 0) else _clamped(start, size), _clamped(end, size)
@@ -266,7 +266,7 @@ def _clamped(bound: Size, size: Size) -> Size | None:
 
     Negative bounds count from the end.
     """
-    if isinstance(bound, int) and bound >= END:
+    if isinstance(bound, int) and bound >= SLICE_END:
         return size
     if expr.at_least(bound, 0):
         return expr.smaller(bound, size)

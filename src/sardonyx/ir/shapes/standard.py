@@ -34,7 +34,7 @@ _FAILURES = (
 _WRONG = frozenset({"STFT"})  # operators whose inferred shape is wrong
 _KIND = ir.AttributeType
 _NOT_SERIALIZED = (_KIND.SPARSE_TENSOR, _KIND.SPARSE_TENSORS, _KIND.UNDEFINED)  # by onnx-ir
-_PROBE = 60  # the concrete size: it has many divisors, so few splits and groups fail
+_PROBED_SIZE = 60  # the concrete size: it has many divisors, so few splits and groups fail
 
 Types = Mapping[str, onnx.TypeProto | None]
 
@@ -98,7 +98,7 @@ def _type_proto(value: ir.Value, ask: Shapes, dims: dict[str, Expr] | None) -> o
         for dim in shape:
             entry = proto.tensor_type.shape.dim.add()
             if isinstance(dim, int) or dims is None:
-                entry.dim_value = dim if isinstance(dim, int) else _PROBE
+                entry.dim_value = dim if isinstance(dim, int) else _PROBED_SIZE
             else:
                 entry.dim_param = f"d{len(dims)}"
                 dims[entry.dim_param] = dim

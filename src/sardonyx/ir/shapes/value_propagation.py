@@ -18,7 +18,7 @@ from sardonyx.ir.shapes.node_view import Contents, NodeView, Unknown, are_number
 
 Rule = Callable[[NodeView], Contents | None]
 Maybe = Size | None
-_DOUBLE = 2**53  # double precision represents every integer up to this
+_MAX_EXACT_DOUBLE = 2**53  # double precision represents every integer up to this
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 
@@ -101,7 +101,7 @@ def _positive_remainder(one: Size, other: Size) -> Maybe:
 
 def _remainder_of_positive(one: Size, other: Size) -> Maybe:
     """Return the remainder of a non-negative dividend, which runtimes compute in double precision."""
-    if expr.magnitude(one) > _DOUBLE or expr.magnitude(other) > _DOUBLE:
+    if expr.magnitude(one) > _MAX_EXACT_DOUBLE or expr.magnitude(other) > _MAX_EXACT_DOUBLE:
         return None
     return _positive_remainder(one, other) if expr.at_least(one, 0) else None
 
@@ -153,7 +153,7 @@ def _where(node: NodeView) -> Contents | None:
 
 
 _WHOLE = (ir.DataType.INT64, ir.DataType.INT32)
-MAX_WEIGHT = 96  # of a size; larger ones become unknown
+MAX_SIZE_WEIGHT = 96  # of a size; larger ones become unknown
 WIDEST = {  # bounds of the integers that each type represents exactly; some exporters divide sizes as floats
     ir.DataType.INT64: 2**63,
     ir.DataType.INT32: 2**31,
@@ -179,7 +179,7 @@ def fitting(sizes: Contents, widest: int) -> Contents:
 def _fits(size: Size, widest: int) -> bool:
     if isinstance(size, int):
         return -widest <= size < widest
-    return size.weight <= MAX_WEIGHT and expr.magnitude(size) <= widest
+    return size.weight <= MAX_SIZE_WEIGHT and expr.magnitude(size) <= widest
 
 
 def is_certain(sizes: Contents) -> bool:

@@ -19,7 +19,7 @@ from sardonyx.passes._matching import holder_of, require, required, size_of
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, OperandPass, Replacement
 from sardonyx.passes.broadcasting._ramps import ramp_of
 
-_LARGE = 1 << 24  # bytes of a constant condition that is read
+_MAX_CONDITION_BYTES = 1 << 24  # of a constant condition that is read
 
 
 class EliminateTrueConditions(OperandPass):
@@ -66,7 +66,7 @@ class EliminateTrueConditions(OperandPass):
 
 def always(value: ir.Value | None, graph: Facts) -> bool | None:
     """Return the truth value that all elements of a value certainly have, or None if they may differ."""
-    table = graph.array(value, _LARGE)
+    table = graph.array(value, _MAX_CONDITION_BYTES)
     if table is not None:
         return bool(table.flat[0]) if table.size and (table == table.flat[0]).all() else None
     node = None if value is None else value.producer()

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from sardonyx.ir.rules import BARE_INITIALIZERS
 from sardonyx.ir.tensors import reshaped
-from sardonyx.passes._evaluation import LARGE
+from sardonyx.passes._evaluation import MAX_HELD_BYTES
 from sardonyx.passes.base import Accuracy, Example, Facts, Match, ModelPass, Proposal
 
 
@@ -49,6 +49,6 @@ def _copy(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     """Return a copy that can be named without renaming the original tensor."""
     if isinstance(tensor, ir.StringTensor):
         return ir.StringTensor(list(tensor.string_data()), shape=ir.Shape(tensor.shape.numpy()))
-    if tensor.nbytes > LARGE:
+    if tensor.nbytes > MAX_HELD_BYTES:
         return reshaped(tensor, tensor.shape.numpy())
     return ir.Tensor(tensor.numpy(), dtype=tensor.dtype)

@@ -14,14 +14,14 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 
 import onnx_ir as ir
 
-from sardonyx.ir.facts import SMALL
+from sardonyx.ir.facts import SMALL_CONSTANT_BYTES
 from sardonyx.ir.ops import CONTROL_FLOW
 from sardonyx.ir.scopes import Scope
 from sardonyx.ir.tensors import FileTensor, SparseTensor, TransposedTensor
 from sardonyx.passes.base import Accuracy, Example, Facts, ModelPass, Share
 
-_SAMPLE = 1 << 12  # bytes read at three places of a large constant before all of it is read
-_BLOCK = 1 << 20  # bytes read at a time
+_SAMPLE_BYTES = 1 << 12  # bytes read at three places of a large constant before all of it is read
+_BLOCK_BYTES = 1 << 20  # bytes read at a time
 
 
 class ShareConstants(ModelPass):
@@ -62,7 +62,7 @@ def _equal(candidates: Sequence[ir.Value]) -> Iterator[list[ir.Value]]:
     """Return groups of equal constants; a large one is read only if samples of it agree with another one."""
     for sampled in _groups(candidates, _sample):
         tensors = [value.const_value for value in sampled if value.const_value is not None]
-        is_whole = isinstance(tensors[0], ir.StringTensor) or tensors[0].nbytes <= SMALL
+        is_whole = isinstance(tensors[0], ir.StringTensor) or tensors[0].nbytes <= SMALL_CONSTANT_BYTES
         if is_whole or len(set(map(_place, tensors))) == 1:
             yield sampled
         else:
@@ -86,15 +86,15 @@ def _sample(tensor: ir.TensorProtocol) -> Hashable | None:
         return tuple(tensor.string_data())
     if isinstance(tensor, SparseTensor):
         return None
-    if tensor.nbytes <= SMALL:
+    if tensor.nbytes <= SMALL_CONSTANT_BYTES:
         return tensor.tobytes()
     if isinstance(tensor, TransposedTensor):
         inner = _sample(tensor.source)
         return None if inner is None else (tensor.perm, inner)
     if isinstance(tensor, FileTensor):
-        places = (0, tensor.length // 2, tensor.length - _SAMPLE)
-        return tuple(_read(tensor, place, _SAMPLE) for place in places)
-    return tensor.tobytes()[:_SAMPLE] if isinstance(tensor, ir.Tensor) else None
+        places = (0, tensor.length // 2, tensor.length - _SAMPLE_BYTES)
+        return tuple(_read(tensor, place, _SAMPLE_BYTES) for place in places)
+    return tensor.tobytes()[:_SAMPLE_BYTES] if isinstance(tensor, ir.Tensor) else None
 
 
 def _digest(tensor: ir.TensorProtocol) -> Hashable:
@@ -103,8 +103,8 @@ def _digest(tensor: ir.TensorProtocol) -> Hashable:
         return tensor.perm, _digest(tensor.source)
     digest = hashlib.sha256()
     if isinstance(tensor, FileTensor):
-        for start in range(0, tensor.length, _BLOCK):
-            digest.update(_read(tensor, start, min(_BLOCK, tensor.length - start)))
+        for start in range(0, tensor.length, _BLOCK_BYTES):
+            digest.update(_read(tensor, start, min(_BLOCK_BYTES, tensor.length - start)))
     else:
         digest.update(tensor.tobytes())
     return digest.digest()

@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 import onnx_ir as ir
 
-from sardonyx.ir.facts import SMALL
+from sardonyx.ir.facts import SMALL_CONSTANT_BYTES
 from sardonyx.ir.ops import COMMUTATIVE, RANDOM
 from sardonyx.ir.scopes import Scope, tensor_of
 from sardonyx.passes._evaluation import PLAIN_ATTRIBUTES
@@ -115,6 +115,6 @@ def _attribute(attribute: ir.Attr) -> Hashable | None:
 def _tensor(tensor: ir.TensorProtocol) -> Hashable | None:
     if isinstance(tensor, ir.StringTensor):
         return tensor.dtype, tuple(tensor.shape.numpy()), tuple(tensor.string_data())
-    if tensor.nbytes > SMALL:
+    if tensor.nbytes > SMALL_CONSTANT_BYTES:
         return id(tensor)
     return tensor.dtype, tuple(tensor.shape.numpy()), tensor.tobytes()

@@ -16,13 +16,13 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.ir.facts import SMALL, Evaluate
+from sardonyx.ir.facts import SMALL_CONSTANT_BYTES, Evaluate
 from sardonyx.ir.ops import KEEPS_ORDER
 from sardonyx.ir.tensors import ComputedTensor
 from sardonyx.passes._evaluation import (
     FAILED,
     GROWS,
-    LARGE,
+    MAX_HELD_BYTES,
     OUTPUT,
     UNSIZED,
     Budget,
@@ -39,7 +39,7 @@ from sardonyx.passes._evaluation import (
 )
 from sardonyx.passes.base import Accuracy, Example, Facts, Match, ModelPass, Proposal, Refused
 
-CONE = 256  # producers whose origins a folded value inherits; bounds the cost of long shared chains
+MAX_INHERITED_PRODUCERS = 256  # producers whose origins a folded value inherits; bounds the cost of long shared chains
 
 Vanishing = Mapping[ir.Node, int]
 
@@ -135,7 +135,7 @@ def _producers(root: ir.Node, vanishing: Vanishing, roots: Mapping[ir.Node, obje
     """Return the nodes whose work goes into the constant of one root only, in topological order."""
     positions: dict[ir.Node, int] = {}
     pending = [root]
-    while pending and len(positions) < CONE:
+    while pending and len(positions) < MAX_INHERITED_PRODUCERS:
         for producer in pending.pop().predecessors():
             if producer in positions or producer in roots:
                 continue
@@ -152,7 +152,7 @@ def _producers(root: ir.Node, vanishing: Vanishing, roots: Mapping[ir.Node, obje
 # Each is evaluated once to check that it can be. A large result is then discarded and computed again whenever it is
 # read, so that memory depends on the largest weight and not on their sum.
 
-LARGEST = 1 << 27  # bytes of inputs and results of one node; larger nodes are not evaluated
+MAX_FOLDED_BYTES = 1 << 27  # of inputs and results of one node; larger nodes are not evaluated
 TOO_LARGE = "it is too large to evaluate"
 
 _NOT_EVALUATED = KEEPS_ORDER | {"Transpose"}  # other passes fold these without reading the constant
@@ -161,7 +161,7 @@ _NOT_EVALUATED = KEEPS_ORDER | {"Transpose"}  # other passes fold these without 
 def fold_large(graph: Facts, engine: Evaluate, budget: Budget) -> Iterator[Proposal | Refused]:
     """Propose every node of the model that reads a large constant and constants only."""
     values = (value for scope in graph.live_scopes() for value in scope.graph.initializers.values())
-    large = (value for value in values if value.const_value is not None and value.const_value.nbytes > LARGE)
+    large = (value for value in values if value.const_value is not None and value.const_value.nbytes > MAX_HELD_BYTES)
     for node in dict.fromkeys(user for value in large for user in value.consumers()):
         if node.op_type in _NOT_EVALUATED or not is_foldable(node, graph) or not _reads_constants(node, graph):
             continue
@@ -180,7 +180,7 @@ def _folded(
     size = sum(result for result in results if result is not None)
     inputs = dict.fromkeys(node.inputs)
     input_bytes = sum(tensor.nbytes for value in inputs if (tensor := graph.tensor(value)) is not None)
-    if None in results or size + input_bytes > LARGEST:
+    if None in results or size + input_bytes > MAX_FOLDED_BYTES:
         return Refused(TOO_LARGE, (node,))
     growth = size - sum(freed_bytes(value, {node}, graph) for value in inputs)
     if not budget.take(growth):
@@ -201,7 +201,7 @@ def _stored(
     """Return a small result as a tensor, and a large one as a lazy tensor."""
     assert form.dtype is not None
     assert form.shape is not None
-    if array.nbytes <= LARGE:
+    if array.nbytes <= MAX_HELD_BYTES:
         return as_tensor(array, form.dtype)
 
     def compute() -> np.ndarray:
@@ -220,7 +220,7 @@ def _stored(
 # computed only to find out that it is large.
 
 REGION_BYTES = 1 << 26  # constants in all regions together
-WORKSPACE = 1 << 24  # bytes of an intermediate result
+WORKSPACE_BYTES = 1 << 24  # of an intermediate result
 
 _DATA_DEPENDENT = frozenset({"NonZero", "Unique", "Compress"})  # their results are bounded by their inputs
 
@@ -275,7 +275,7 @@ class Region:
                 lost.add(node)
             elif size is None or any(producer in waiting for producer in predecessors):
                 waiting[node] = place
-            elif size > WORKSPACE:
+            elif size > WORKSPACE_BYTES:
                 self.oversized.append(node)
                 lost.add(node)
             else:
@@ -289,7 +289,7 @@ class Region:
             producer = value.producer() if value is not None else None
             if value is None or producer is None or producer not in self.nodes or value in self.constants.evaluated:
                 continue
-            if (self.size(producer, (value,)) or 0) <= SMALL:
+            if (self.size(producer, (value,)) or 0) <= SMALL_CONSTANT_BYTES:
                 wanted.setdefault(producer, {})[value] = self.forms[value]
         roots = sorted(wanted, key=self.nodes.__getitem__)
         for root, tensors in tuple(evaluate_in_parts(roots, wanted, self.nodes, self.constants, engine)):
@@ -320,7 +320,7 @@ def regions(graph: Facts) -> list[Region]:
         for node in scope.graph:
             if (
                 constant_bytes < REGION_BYTES
-                and _reads_constants(node, graph, nodes, LARGE)
+                and _reads_constants(node, graph, nodes, MAX_HELD_BYTES)
                 and is_foldable(node, graph)
             ):
                 nodes[node] = len(nodes)

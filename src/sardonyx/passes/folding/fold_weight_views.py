@@ -17,8 +17,8 @@ from sardonyx.ir.tensors import reshaped, transposed
 from sardonyx.passes._matching import permutation
 from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, require, required
 
-BUDGET = 1 << 20  # bytes; larger weights are not stored in two layouts
-SMALL_VIEW = 1 << 12  # bytes; smaller constants, such as axes and scalars, are left to constant folding
+MAX_STORED_TWICE_BYTES = 1 << 20  # larger weights are not stored in two layouts
+SMALL_VIEW_BYTES = 1 << 12  # smaller constants, such as axes and scalars, are left to constant folding
 
 
 class FoldWeightViews(NodePass):
@@ -41,9 +41,11 @@ class FoldWeightViews(NodePass):
     def match(self, node: ir.Node, graph: Facts) -> Match:
         weight = required(operand(node, 0))
         tensor = required(graph.tensor(weight))
-        require(tensor.dtype != ir.DataType.STRING and (node.op_type == "Transpose" or tensor.nbytes >= SMALL_VIEW))
+        require(
+            tensor.dtype != ir.DataType.STRING and (node.op_type == "Transpose" or tensor.nbytes >= SMALL_VIEW_BYTES)
+        )
         duplicates = _duplicates(node, weight, graph)
-        is_own = tensor.nbytes <= BUDGET or not is_used_outside(weight, duplicates)
+        is_own = tensor.nbytes <= MAX_STORED_TWICE_BYTES or not is_used_outside(weight, duplicates)
         require(is_own, "the weight is also read in its original layout, so folding would store it twice")
         if node.op_type == "Transpose":
             perm = permutation(node, graph) or tuple(range(len(tensor.shape)))[::-1]

@@ -66,16 +66,16 @@ def _numbered(count: int, source: Axis, result: Axis) -> tuple[int, np.ndarray |
     """Return how many elements move together as a unit, and which unit of the source each one of the result is."""
     dims = [part.size for part in source if isinstance(part.size, int)]
     unit = dims[-1] if source and source[-1] is result[-1] else 1
-    if count // unit > MOST_ROWS:
+    if count // unit > MAX_NUMBERED_UNITS:
         return unit, None
     numbers = np.arange(count // unit).reshape(*dims[:-1], -1) if unit > 1 else np.arange(count).reshape(dims)
     return unit, numbers.transpose([source.index(part) for part in result]).reshape(-1)
 
 
-LONGEST = 24  # nodes of a region; a longer one is processed in parts
+MAX_REGION_NODES = 24  # nodes of a region; a longer one is processed in parts
 KEEPS_SIZE = VIEWS | {"Transpose"}
 MOVING = KEEPS_SIZE | SELECTS - {"GatherElements"} | {"Concat"}  # those that `RegionShapes` supports
-MOST_ROWS = 1 << 16  # units that are numbered one by one
+MAX_NUMBERED_UNITS = 1 << 16  # units that are numbered one by one
 
 
 class Region(Struct, frozen=True, eq=False):
@@ -92,7 +92,7 @@ def regions_before(root: ir.Node) -> list[Region]:
     """
     inside: dict[ir.Node, None] = {root: None}
     regions: list[Region] = []
-    while len(inside) < LONGEST:
+    while len(inside) < MAX_REGION_NODES:
         moved = (value for node in inside for value in (node.inputs if node.op_type == "Concat" else node.inputs[:1]))
         boundary = dict.fromkeys(value for value in moved if value is not None and value.producer() not in inside)
         if len(boundary) == 1:
@@ -183,7 +183,7 @@ class RegionShapes:
             require(all(step > 0 for _, _, step in taken.values()))
             moved = grid[tuple(slice(*taken[axis]) if axis in taken else slice(None) for axis in range(grid.ndim))]
         else:
-            index = required(self._graph.array(operand(node, 1), 8 * MOST_ROWS))
+            index = required(self._graph.array(operand(node, 1), 8 * MAX_NUMBERED_UNITS))
             require(index.dtype.kind in "iu" and index.size > 0)
             try:
                 if node.op_type == "Gather":
@@ -227,7 +227,7 @@ def movement(region: Region, result: ir.Value, graph: Facts) -> Movement:
     if all(node.op_type in KEEPS_SIZE for node in order):
         parts = required(_exchange(count, order, sizes))
         return Movement(*place, *_numbered(count, *parts), parts)
-    require(count // unit <= MOST_ROWS)
+    require(count // unit <= MAX_NUMBERED_UNITS)
     flat: dict[ir.Value | None, np.ndarray] = {region.source: np.arange(count // unit)}
     for node in order:
         flat.update(zip(node.outputs, sizes.move(node, flat, unit), strict=True))

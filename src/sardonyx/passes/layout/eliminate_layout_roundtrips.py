@@ -32,7 +32,7 @@ from sardonyx.passes._layout import (
 from sardonyx.passes._matching import optional, require, required, with_operand
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, NoMatch, Replacement
 
-LONGEST = 12  # nodes between the two moves
+MAX_NODES_BETWEEN = 12  # nodes between the two moves
 _Constants = list[ir.TensorProtocol | None]  # a rearranged one for each step that has one
 
 
@@ -102,7 +102,7 @@ def _chain(node: ir.Node, graph: Facts) -> _Chain:
     kinds = {"Transpose"} if node.op_type == "Transpose" else VIEWS
     steps: list[RowStep] = []
     user, value = node, operand(node, 0)
-    while len(steps) < LONGEST:
+    while len(steps) < MAX_NODES_BETWEEN:
         value = required(value)
         producer = required(value.producer())
         require(producer.graph is node.graph and not producer.domain)

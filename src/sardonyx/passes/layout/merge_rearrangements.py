@@ -85,7 +85,7 @@ def _may_be_a_view(node: ir.Node, graph: Facts) -> bool:
 # rows. A Gather copies long rows faster than a Transpose does, and needs no view of its result; for short rows it would
 # be slow.
 
-SHORTEST_ROW = 32  # elements; gathering shorter rows is slower than a Transpose
+MIN_GATHERED_ROW = 32  # elements; gathering shorter rows is slower than a Transpose
 
 
 def arrangements(movement: Movement, most: int, *, rows: bool = True) -> Iterator[Conversion]:
@@ -124,7 +124,7 @@ def _gathers(movement: Movement, origin: np.ndarray, most: int) -> Iterator[Conv
     ends = int(np.gcd.reduce(starts)), int(np.gcd.reduce(origin[starts])), int(origin[0])
     # So many elements always stay together as a row.
     row = math.gcd(origin.size, math.prod(movement.source) // movement.unit, *ends) * movement.unit
-    if row < SHORTEST_ROW:
+    if row < MIN_GATHERED_ROW:
         return
     for axis in range(len(movement.source)):
         if (step := _gathered_along(axis, row, movement, origin)) is not None:
@@ -157,7 +157,7 @@ def _gathered_along(axis: int, row: int, movement: Movement, origin: np.ndarray)
     """Return one Gather along an axis of the source if every block moves alike and the dims of the result fit."""
     before, size, after = movement.source[:axis], movement.source[axis], movement.source[axis + 1 :]
     width, blocks = math.prod(after), math.prod(before)
-    if width < SHORTEST_ROW or row % width or (origin.size * movement.unit) % (width * blocks):
+    if width < MIN_GATHERED_ROW or row % width or (origin.size * movement.unit) % (width * blocks):
         return None
     if movement.result[:axis] != before or (after and movement.result[-len(after) :] != after) or not movement.whole:
         return None

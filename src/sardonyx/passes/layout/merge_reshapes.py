@@ -16,7 +16,7 @@ from sardonyx.ir.scopes import operand
 from sardonyx.passes._matching import axes_of, require_sole, required, reshape_target
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, PairPass, Replacement
 
-_MOST_AXES = 64  # of a tensor of unknown rank; the limit of numpy
+_MAX_AXES = 64  # of a tensor of unknown rank; the limit of numpy
 
 
 class MergeReshapes(PairPass):
@@ -48,8 +48,8 @@ class MergeReshapes(PairPass):
             return Match(nodes, build=lambda _: source)
         require_sole(node, inner, graph, "the value in between is read elsewhere")
         if node.op_type == inner.op_type == "Unsqueeze" and first is not None and second is not None:
-            places = [axis for axis in range(_MOST_AXES + len(second)) if axis not in second]
-            if max((*first, *second), default=0) < _MOST_AXES:
+            places = [axis for axis in range(_MAX_AXES + len(second)) if axis not in second]
+            if max((*first, *second), default=0) < _MAX_AXES:
                 axes = np.array(sorted((*second, *(places[axis] for axis in first))), np.int64)
                 if "axes" in node.attributes:
                     return Match(nodes, build=lambda op: op.Unsqueeze(source, axes=axes.tolist()))

@@ -127,7 +127,7 @@ _PRECISION: Mapping[ir.DataType | None, float] = MappingProxyType(
         ir.DataType.BFLOAT16: 2.0**-7,
     }
 )
-_ROUNDINGS = 2  # units in the last place by which a constant may differ from its mathematical value
+_MAX_CONSTANT_ULPS = 2  # units in the last place by which a constant may differ from its mathematical value
 
 
 class Term(Struct, frozen=True, eq=False):
@@ -187,7 +187,7 @@ def uncast(value: ir.Value, beside: ir.Node, graph: Facts) -> tuple[ir.Value, tu
 
 def near(number: float, wanted: float, dtype: ir.DataType | None) -> bool:
     """Return whether a constant equals `wanted` within the precision of its type."""
-    return abs(number - wanted) <= _ROUNDINGS * _PRECISION.get(dtype, 0.0) * abs(wanted)
+    return abs(number - wanted) <= _MAX_CONSTANT_ULPS * _PRECISION.get(dtype, 0.0) * abs(wanted)
 
 
 def to_single(number: float) -> float:

@@ -257,7 +257,7 @@ def same(value: ir.Value | None, other: ir.Value, beside: ir.Node, graph: Facts)
 # a scale of ones is created if there is none, up to a limit.
 
 Weight = ir.Value | ir.TensorProtocol  # an existing value, or a new constant
-SPREAD = 8192  # numbers of a broadcast scale; the largest hidden size of common models
+MAX_BROADCAST_SCALE = 8192  # numbers of a broadcast scale; the largest hidden size of common models
 
 
 def fused(
@@ -284,7 +284,7 @@ def fused(
     require(not is_double, "it is computed in double precision", *nodes)
     extent = required(None if extent is None or 0 in extent else extent, _UNKNOWN_SIZE, *nodes)
     norm = required(_with_affine(norm, extent, graph, bias=bias), _UNFIT_WEIGHT, *nodes)
-    is_small = norm.scale is not None or math.prod(extent) <= SPREAD
+    is_small = norm.scale is not None or math.prod(extent) <= MAX_BROADCAST_SCALE
     require(is_small, "a scale of ones would be larger than what it replaces", *nodes)
     nodes = (*before, *norm.nodes)
     require_closed(nodes)
@@ -343,6 +343,6 @@ def fitting(value: ir.Value, extent: Sequence[int], rank: int | None, graph: Fac
     tensor = required(graph.tensor(value))
     if shape[len(shape) - len(extent) :] == wanted and tensor.size == math.prod(extent):
         return reshaped(tensor, extent)
-    require(tensor.size <= math.prod(extent) <= SPREAD)
+    require(tensor.size <= math.prod(extent) <= MAX_BROADCAST_SCALE)
     broadcast = required(broadcast_constant(tensor, extent))
     return ExpressionTensor(broadcast, tensor.dtype, extent) if isinstance(broadcast, Expression) else broadcast

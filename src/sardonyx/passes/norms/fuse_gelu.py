@@ -35,8 +35,8 @@ from sardonyx.passes.norms._arithmetic import Term, factored, multiplied, near, 
 
 Polynomial = Mapping[int, float]  # coefficients by degree
 
-_DEGREE = 3
-_DEPTH = 6  # nested operations in the argument
+_MAX_DEGREE = 3
+_MAX_DEPTH = 6  # nested operations in the argument
 _TANH = math.sqrt(2 / math.pi)
 _ARGUMENTS: Mapping[str, Polynomial] = MappingProxyType(
     {"Erf": {1: math.sqrt(0.5)}, "Tanh": {1: _TANH, 3: _TANH * 0.044715}}
@@ -115,7 +115,7 @@ def _products(node: ir.Node, graph: Facts) -> Iterator[Term]:
 
 @optional
 def _polynomial(
-    value: ir.Value | None, variable: ir.Value, beside: ir.Node, graph: Facts, depth: int = _DEPTH
+    value: ir.Value | None, variable: ir.Value, beside: ir.Node, graph: Facts, depth: int = _MAX_DEPTH
 ) -> tuple[Polynomial, tuple[ir.Node, ...]]:
     """Return a value as a polynomial of low degree in a variable, and the nodes that compute it in order."""
     if value is variable:
@@ -148,5 +148,5 @@ def _times(first: Polynomial, second: Polynomial) -> Polynomial:
     for degree, coefficient in first.items():
         for other_degree, other_coefficient in second.items():
             result[degree + other_degree] += coefficient * other_coefficient
-    require(max(result) <= _DEGREE)
+    require(max(result) <= _MAX_DEGREE)
     return result

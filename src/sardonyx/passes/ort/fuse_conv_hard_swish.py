@@ -16,7 +16,7 @@ from sardonyx.passes.base import Accuracy, Example, Facts, Match, PairPass
 from sardonyx.passes.ort._contrib import CONVOLUTIONS, OrtPass, contrib
 
 _SIXTH = 1.0 / 6.0
-_TOLERANCE = 1e-7
+_SLOPE_TOLERANCE = 1e-7
 
 
 class FuseConvHardSwish(OrtPass, PairPass):
@@ -44,7 +44,7 @@ class FuseConvHardSwish(OrtPass, PairPass):
         if node.op_type == "HardSigmoid":
             slope, offset = node.attributes.get_float("alpha", 0.2), node.attributes.get_float("beta", 0.5)
             product = required(consumer_of(node.outputs[0], graph, ("Mul",)))
-            require(abs(slope - _SIXTH) <= _TOLERANCE and offset == 0.5 and value in product.inputs)
+            require(abs(slope - _SIXTH) <= _SLOPE_TOLERANCE and offset == 0.5 and value in product.inputs)
             activation = (node, product)
         require(graph.dtype(value) == ir.DataType.FLOAT)
         require(not is_used_outside(value, activation), USED_ELSEWHERE, inner, *activation)

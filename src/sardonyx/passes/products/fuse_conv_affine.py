@@ -13,7 +13,7 @@ import math
 import onnx_ir as ir
 
 from sardonyx.ir.expressions import known, literal
-from sardonyx.ir.facts import SMALL
+from sardonyx.ir.facts import SMALL_CONSTANT_BYTES
 from sardonyx.ir.ops import ARITHMETIC, CONVOLUTIONS
 from sardonyx.passes._channels import is_finite, linear_before, rebuilt
 from sardonyx.passes._matching import require, required
@@ -43,7 +43,7 @@ class FuseConvAffine(OperandPass):
 
     def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match:
         constant = required(graph.tensor(node.inputs[1 - index]))
-        require(constant.nbytes <= SMALL)
+        require(constant.nbytes <= SMALL_CONSTANT_BYTES)
         linear = required(linear_before(node.inputs[index], node, graph, CONVOLUTIONS))
         nodes, sizes, rank = (linear.node, node), constant.shape.numpy(), len(linear.weight.shape)
         shape = (*(1,) * (rank - len(sizes)), *sizes)

@@ -24,7 +24,7 @@ from sardonyx.passes._channels import biased_product
 from sardonyx.passes._matching import operand_producer, optional, permutation, require, required, with_operand
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Replacement
 
-LONGEST = 8
+MAX_LAYERS = 8
 _STEPS = UNARY | {"MatMul", "Add"}
 _TO_SECOND = (0, 3, 1, 2)
 
@@ -110,7 +110,7 @@ def _has_pixels(image: ir.Value | None, graph: Facts) -> bool:
         return False
     if all(expr.at_least(size, 1) for size in shape[1:3]):
         return True
-    for _ in range(LONGEST):
+    for _ in range(MAX_LAYERS):
         node = None if image is None else image.producer()
         if node is None or operator(node) == "Conv":
             return node is not None and (graph.shape(node.outputs[0]) or ())[2:] == shape[1:3]
@@ -122,7 +122,7 @@ def _layers(root: ir.Node, graph: Facts) -> list[_Layer]:
     """Return the layers above a Transpose, nearest first, each read by the next one only."""
     layers: list[_Layer] = []
     user, value = root, root.inputs[0]
-    while value is not None and len(layers) < LONGEST and graph.sole_consumer(value) is user:
+    while value is not None and len(layers) < MAX_LAYERS and graph.sole_consumer(value) is user:
         layer = _layer(user, graph)
         if layer is None:
             break

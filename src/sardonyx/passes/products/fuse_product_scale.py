@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.ir.expressions import Expression, known, literal
-from sardonyx.ir.facts import SMALL
+from sardonyx.ir.facts import SMALL_CONSTANT_BYTES
 from sardonyx.ir.ops import MATRIX_PRODUCTS
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._channels import USED_ELSEWHERE, Linear, biased_product, is_finite
@@ -49,7 +49,7 @@ class FuseProductScale(OperandPass):
 
     def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match:
         constant = required(graph.tensor(node.inputs[1 - index]))
-        require(constant.nbytes <= SMALL and (node.op_type, index) != ("Div", 1))
+        require(constant.nbytes <= SMALL_CONSTANT_BYTES and (node.op_type, index) != ("Div", 1))
         move = operand_producer(node, index, ("Transpose",))
         reader, place = (node, index) if move is None else (move, 0)
         add = operand_producer(reader, place, ("Add",))

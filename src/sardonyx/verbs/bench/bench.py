@@ -199,13 +199,13 @@ class Sessions:
     def race(self, planned: PlannedSize, seconds: float, progress: Progress) -> interleaving.Race:
         """Time all models in turns at one size; contenders are named by their index."""
         # Shorter slots let the smallest number of rounds fit into little time.
-        slot = min(interleaving.SLOT, seconds / (interleaving.MIN_ROUNDS * len(self._sessions)))
+        slot = min(interleaving.SLOT_SECONDS, seconds / (interleaving.MIN_ROUNDS * len(self._sessions)))
         options = SlotOptions(slot, self._conditions.clock)
         a_round = 0.0
         for session, runner in zip(self._sessions, self._runners, strict=True):
             with naming(runner.label, planned.hint):
                 a_round += max(slot, session.feed(planned.feeds, options))
-        is_slow = interleaving.MIN_ROUNDS * a_round > max(seconds, interleaving.SLOW)
+        is_slow = interleaving.MIN_ROUNDS * a_round > max(seconds, interleaving.SLOW_SECONDS)
 
         def turn(index: int) -> float:
             with naming(self._runners[index].label):
@@ -217,7 +217,7 @@ class Sessions:
             runs,
             twin=twin,
             seconds=seconds,
-            fewest=interleaving.FEWEST_SLOW if is_slow else interleaving.MIN_ROUNDS,
+            fewest=interleaving.MIN_SLOW_ROUNDS if is_slow else interleaving.MIN_ROUNDS,
             seed=self._conditions.seed,
             progress=progress,
         )
@@ -250,7 +250,7 @@ def _shape(value: Value) -> str:
 # A benchmark of models that compute different things is misleading, and its numbers do not show it. The tolerance is
 # loose; `verify` is stricter.
 
-LOOSE = 0.05  # of the largest number of an output; lower precision and other kernels cause far less
+OUTPUT_TOLERANCE = 0.05  # of the largest number of an output; lower precision and other kernels cause far less
 
 
 def output_difference(ours: Sequence[Value], theirs: Sequence[Value]) -> str | None:
@@ -283,7 +283,7 @@ def _of_arrays(mine: Array, other: Array) -> str | None:
         return "is not finite where the first file's is, or the other way round"
     largest = _largest(theirs[finite])
     gap = _largest(ours[finite] - theirs[finite])
-    if gap <= LOOSE * largest or gap <= 1e-6:
+    if gap <= OUTPUT_TOLERANCE * largest or gap <= 1e-6:
         return None
     return f"differs by up to {100 * gap / (largest or gap):.0f} % of its largest number"
 

@@ -35,9 +35,9 @@ _SWEEP = re.compile(r"(?P<dim>[^\s=]+)=(?P<sizes>[1-9]\d{0,17}(?:,[1-9]\d{0,17})
 # How long measurements take at most, estimated from the sizes of the files before they start. A model starts in about a
 # second and 5 ms for each megabyte of weights: a process, the file, the first run.
 
-_START, _BYTES_A_SECOND = 1.0, 2e8
-_STARTS = 3  # fresh processes for each file, the default of `bench`
-_PROFILE, _ANALYZE, _PAGE = 5.0, 2.0, 2.0  # seconds, apart from loading
+_START_SECONDS, _BYTES_A_SECOND = 1.0, 2e8
+_DEFAULT_STARTS = 3  # fresh processes for each file, the default of `bench`
+_PROFILE_SECONDS, _ANALYZE_SECONDS, _PAGE_SECONDS = 5.0, 2.0, 2.0  # seconds, apart from loading
 
 
 def bench_seconds(files: Sequence[Path], limit: float, starts: int, sizes: int = 1) -> float:
@@ -54,13 +54,19 @@ def bench_seconds(files: Sequence[Path], limit: float, starts: int, sizes: int =
 
 def run_seconds(files: Sequence[Path], limit: float) -> float:
     """Return about how long the measurements of `optimize --run` take, whose timing is limited to these seconds."""
-    return bench_seconds(files, limit, _STARTS) + _PROFILE + 2 * _once(files) + _ANALYZE + _PAGE
+    return (
+        bench_seconds(files, limit, _DEFAULT_STARTS)
+        + _PROFILE_SECONDS
+        + 2 * _once(files)
+        + _ANALYZE_SECONDS
+        + _PAGE_SECONDS
+    )
 
 
 def _once(files: Sequence[Path]) -> float:
     """Return about how long it takes to start each file once, with the data files beside it that are named after it."""
     parts = [part for file in files for part in (file, *file.parent.glob(f"{file.name}.*data")) if part.is_file()]
-    return _START * len(files) + sum(part.stat().st_size for part in parts) / _BYTES_A_SECOND
+    return _START_SECONDS * len(files) + sum(part.stat().st_size for part in parts) / _BYTES_A_SECOND
 
 
 def _run(given: Given) -> int:

@@ -26,16 +26,17 @@ from sardonyx.verbs.bench.statistics import Estimate, estimate
 if TYPE_CHECKING:
     from sardonyx.records.progress import Progress
 
-SLOT = 0.05  # seconds of one slot, in which short runs are repeated
+SLOT_SECONDS = 0.05  # of one slot, in which short runs are repeated
 MIN_ROUNDS = 12  # rounds that always take place
-FEWEST_SLOW = 6  # the same if 12 take longer than allowed and than `SLOW`; intervals are wider, and cover as often
-SLOW = 3.0  # seconds
+# The same if 12 take longer than allowed and than `SLOW_SECONDS`; intervals are wider, and cover as often.
+MIN_SLOW_ROUNDS = 6
+SLOW_SECONDS = 3.0
 EARLY_STOP_LEVEL = 0.999  # level at which a finding may end the race early
 # Smallest noise floor. Sessions of one file differ permanently by where their memory is placed: half a percent is
 # common, and two sessions of the reference do not show how far a third may be off.
 MIN_NOISE_FLOOR = 0.012
 NOISE_FLOOR_LEVEL = 0.5  # level of the interval of the reference's two sessions that gives the noise floor
-_NEXT_LOOK = 1.5  # ratio of the rounds of successive evaluations
+_EVALUATION_GROWTH = 1.5  # ratio of the rounds of successive evaluations
 
 Run = Callable[[], float]  # runs one slot and returns the seconds of one run
 Now = Callable[[], float]
@@ -77,7 +78,7 @@ class Race(Struct, frozen=True):
         return estimate(self.seconds[self.reference], self.twin, seed=self.seed)
 
 
-def slot(run: Callable[[], object], *, seconds: float = SLOT, now: Now = time.perf_counter) -> Run:
+def slot(run: Callable[[], object], *, seconds: float = SLOT_SECONDS, now: Now = time.perf_counter) -> Run:
     """Return a function that repeats a run for a short time and returns the seconds of the fastest one.
 
     Disturbances only ever add time, so the fastest run of a slot is the least disturbed. On two cores with eight other
@@ -151,7 +152,7 @@ def race(
                 so_far = Race(reference, rounds, tuple(again), spent, seed)
                 if over or _is_clear(so_far, narrow):
                     return so_far
-                look = math.ceil(look * _NEXT_LOOK)
+                look = math.ceil(look * _EVALUATION_GROWTH)
 
 
 def _is_clear(race: Race, narrow: float) -> bool:

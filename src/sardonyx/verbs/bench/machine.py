@@ -17,11 +17,11 @@ from typing import Any
 
 from sardonyx.records.bench import Machine
 
-MOMENT = 0.25  # seconds during which the machine is observed before measuring
+OBSERVED_SECONDS = 0.25  # during which the machine is observed before measuring
 _PROC = Path("/proc")
 _GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
-_IDLE = (3, 4)  # fields in the first line of /proc/stat: idle, and waiting for a disk
-_FIELDS = 8  # that add up to all time; the fields after them (guests) are included in these
+_IDLE_FIELDS = (3, 4)  # fields in the first line of /proc/stat: idle, and waiting for a disk
+_TIME_FIELDS = 8  # that add up to all time; the fields after them (guests) are included in these
 
 
 class Watch:
@@ -44,7 +44,7 @@ class Watch:
 def busy_now() -> float | None:
     """Return the share of the machine that others use, observed while this process sleeps for a moment."""
     watch = Watch()
-    time.sleep(MOMENT)
+    time.sleep(OBSERVED_SECONDS)
     return watch.share()
 
 
@@ -92,16 +92,16 @@ def _cpu() -> str | None:
 def _spent(helpers: tuple[int, ...]) -> tuple[float, float] | None:
     """Return the CPU seconds of the whole machine, and those that other processes used; None if unknown."""
     first = (_read(_PROC / "stat") or "").partition("\n")[0].split()
-    if len(first) < 2 + max(_IDLE) or first[0] != "cpu":
+    if len(first) < 2 + max(_IDLE_FIELDS) or first[0] != "cpu":
         return None
     per_second = os.sysconf("SC_CLK_TCK")
-    times = [int(ticks) / per_second for ticks in first[1 : 1 + _FIELDS]]
+    times = [int(ticks) / per_second for ticks in first[1 : 1 + _TIME_FIELDS]]
     own = os.times()
     ours = own.user + own.system + own.children_user + own.children_system
     for process in helpers:  # its name, which may contain anything, ends at the last bracket
         fields = (_read(_PROC / str(process) / "stat") or "").rpartition(")")[2].split()
         ours += (int(fields[11]) + int(fields[12])) / per_second if len(fields) > 12 else 0.0
-    return sum(times), sum(times) - sum(times[index] for index in _IDLE) - ours
+    return sum(times), sum(times) - sum(times[index] for index in _IDLE_FIELDS) - ours
 
 
 def _read(path: Path) -> str | None:

@@ -22,7 +22,7 @@ from sardonyx.runtime.sessions import OpenVinoSession, Runtime, parse_runtimes
 from sardonyx.runtime.timed import Level, Settings, TimedModel
 from sardonyx.runtime.worker_process import Worker, WorkerDied, serve
 from sardonyx.verbs.bench import machine
-from sardonyx.verbs.bench.interleaving import SLOT, Run, slot
+from sardonyx.verbs.bench.interleaving import SLOT_SECONDS, Run, slot
 
 
 class TimingClock(StrEnum):
@@ -35,7 +35,7 @@ class TimingClock(StrEnum):
 class SlotOptions(Struct, frozen=True):
     """The length of a slot and the clock it is timed by."""
 
-    seconds: float = SLOT
+    seconds: float = SLOT_SECONDS
     clock: TimingClock = TimingClock.WALL
 
 
@@ -93,7 +93,7 @@ class BrowserSession:
         self.load_seconds = self._model.load_seconds
         self.name = self._model.name
         self._outputs: list[Value] = []
-        self._slot = SLOT
+        self._slot = SLOT_SECONDS
 
     def feed(self, feeds: Feeds, options: SlotOptions) -> float:
         """Set the feeds and options of the following slots; return the seconds of the first run."""

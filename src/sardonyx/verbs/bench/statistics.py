@@ -28,12 +28,13 @@ from numpy.typing import NDArray
 from sardonyx.records.bench import Comparison, Finding
 
 LEVEL = 0.95
-TRIM = 0.35  # of the rounds are left out at either end
+TRIMMED_SHARE = 0.35  # of the rounds are left out at either end
 SAMPLES = 400  # of the bootstrap
 _CORRELATION_SAMPLES = 2000  # of correlations, whose intervals are quantiles of the samples
-_EFFECTIVE = 0.6  # share of the rounds that counts as degrees of freedom: gives the promised coverage for few rounds
-_FEWEST_SAMPLES, _NUMBERS = 200, 200_000  # long series need fewer samples
-_TICK = 1e-9  # seconds of a run that is too short for the clock
+# Share of the rounds that counts as degrees of freedom: gives the promised coverage for few rounds.
+_EFFECTIVE_SHARE = 0.6
+_MIN_SAMPLES, _MAX_RESAMPLED_NUMBERS = 200, 200_000  # long series need fewer samples
+_CLOCK_TICK_SECONDS = 1e-9  # of a run that is too short for the clock
 
 # Quantiles at one standard error: outliers among the bootstrap samples do not affect them.
 _WITHIN_ONE_ERROR = (NormalDist().cdf(-1), NormalDist().cdf(1))
@@ -121,17 +122,17 @@ def estimate(ours: Sequence[float], *theirs: Sequence[float], seed: int = 0) -> 
     if count == 1:
         return Estimate(centre, math.inf, 1.0, 1)
     block = _block(logs.mean(axis=1))
-    samples = int(np.clip(_NUMBERS / logs.size, _FEWEST_SAMPLES, SAMPLES))
+    samples = int(np.clip(_MAX_RESAMPLED_NUMBERS / logs.size, _MIN_SAMPLES, SAMPLES))
     starts = np.random.default_rng(seed).integers(0, count, (samples, -(-count // block)))
     rounds = (starts[:, :, np.newaxis] + np.arange(block)).reshape(samples, -1)[:, :count] % count
     low, high = np.quantile(_centre(logs[rounds].reshape(samples, -1)), _WITHIN_ONE_ERROR)
     error = float(high - low) / 2 * math.sqrt(count / (count - block))
-    return Estimate(centre, error, max(1.0, _EFFECTIVE * count / block - 1), count)
+    return Estimate(centre, error, max(1.0, _EFFECTIVE_SHARE * count / block - 1), count)
 
 
 def _log(seconds: Sequence[float] | Sequence[Sequence[float]]) -> Floats:
     """Return the logarithm of times; a coarse clock may count none for a short run."""
-    return np.log(np.maximum(np.asarray(seconds, dtype=np.float64), _TICK))
+    return np.log(np.maximum(np.asarray(seconds, dtype=np.float64), _CLOCK_TICK_SECONDS))
 
 
 def spread(seconds: Sequence[float]) -> Spread:
@@ -163,7 +164,7 @@ def correlation(x: Sequence[float], y: Sequence[float], *, seed: int = 0) -> Cor
 def _centre(rows: Floats) -> Floats:
     """Return the trimmed mean of each row."""
     count = rows.shape[1]
-    left_out = int(TRIM * count)
+    left_out = int(TRIMMED_SHARE * count)
     if left_out == 0:
         return rows.mean(axis=1)
     return np.partition(rows, (left_out, count - left_out - 1), axis=1)[:, left_out : count - left_out].mean(axis=1)

@@ -39,7 +39,7 @@ from sardonyx.reporting.document import (
 )
 from sardonyx.reporting.module_rows import listed, module_cell, module_rows
 
-_SHOWN = 6  # operators of a list
+_OPERATORS_SHOWN = 6  # operators of a list
 _MODULES_SHOWN = 2
 _MORE = "-v lists all of them, and the operators of both models"
 
@@ -84,7 +84,7 @@ def _summary(comparison: Comparison) -> Facts:
     facts: dict[str, Text] = {}
     for word, ops in nodes.items():
         counted = Counter(formatting.name(op.op_type) for op in ops).most_common()
-        facts[word] = listed([f"{name} {formatting.count(number)}" for name, number in counted], _SHOWN)
+        facts[word] = listed([f"{name} {formatting.count(number)}" for name, number in counted], _OPERATORS_SHOWN)
     for title, paths in (("only in the first", comparison.only_before), ("only in the second", comparison.only_after)):
         facts[title] = listed(list(map(formatting.module, paths)), _MODULES_SHOWN)
     return Facts({label: text for label, text in facts.items() if text} | ({} if comparison.same else {"nodes": _MORE}))

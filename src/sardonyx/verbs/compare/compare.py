@@ -21,7 +21,8 @@ from sardonyx.records.run import OpCount
 # Nodes are paired by name if the two models share names, otherwise by the order of equal operators within a module. The
 # remaining nodes are paired with equal operators in the parent or a child module; the rest was added or removed.
 
-_TRUSTED = 0.5  # names are used for pairing if at least this share of equally named nodes is in the same module
+# Names are used for pairing if at least this share of equally named nodes is in the same module.
+_MIN_NAME_AGREEMENT = 0.5
 
 
 class Op(Struct, frozen=True, eq=False):
@@ -77,7 +78,7 @@ def _names_are_stable(before: Iterable[Op], after: Iterable[Op]) -> bool:
     """Return whether equal names denote the same node: exporters number the nodes of every model from the start."""
     modules = {(op.name, op.op_type): op.module for op in before}
     same_module = [modules[op.name, op.op_type] == op.module for op in after if (op.name, op.op_type) in modules]
-    return sum(same_module) >= _TRUSTED * len(same_module)
+    return sum(same_module) >= _MIN_NAME_AGREEMENT * len(same_module)
 
 
 def _around(module: str) -> str | None:

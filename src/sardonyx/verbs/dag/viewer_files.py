@@ -88,8 +88,8 @@ def _text(text: str) -> str:
 _TENSOR = "__tensor_tag"  # the viewer shows this key as the name of an input or output
 _SHAPE = "shape"  # the viewer shows this key on edges
 _GRAPH = "model"  # id of the graph, which data of nodes refers to
-_MOST = 12  # own operations of an opened module that are not in a layer of their own
-_DOMINANT = 0.5  # a module with a larger share of the operations is opened
+_MAX_OWN_OPERATIONS = 12  # own operations of an opened module that are not in a layer of their own
+_DOMINANT_SHARE = 0.5  # a module with a larger share of the operations is opened
 
 
 def render_model_explorer(dag: HierarchyDag) -> bytes:
@@ -100,7 +100,9 @@ def render_model_explorer(dag: HierarchyDag) -> bytes:
     """
     homes, spaces = dag.homes(), _namespaces(dag)
     counts, incoming = Counter(homes.values()), _incoming(dag)
-    crowded = [tag for tag in dag.modules if not spaces[tag] and counts[tag] > _MOST]  # opened, with many operations
+    crowded = [
+        tag for tag in dag.modules if not spaces[tag] and counts[tag] > _MAX_OWN_OPERATIONS
+    ]  # opened, with many operations
     own = {tag: f"operations of {_layer(dag.modules[tag].path or 'the model')}" for tag in crowded}
     nodes = [
         {
@@ -131,7 +133,7 @@ def _namespaces(dag: HierarchyDag) -> dict[str, str]:
     opened: set[str] = set()
     for tag, module in dag.modules.items():  # parents come first
         parent = parents.get(tag)
-        if parent is None or (parent in opened and len(module.nodes) > _DOMINANT * len(dag.operations)):
+        if parent is None or (parent in opened and len(module.nodes) > _DOMINANT_SHARE * len(dag.operations)):
             opened.add(tag)
             spaces[tag] = ""
         elif parent in opened:

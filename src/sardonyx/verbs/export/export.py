@@ -71,9 +71,9 @@ from sardonyx.verification.exported_graph import check_in_float32, round_without
 from sardonyx.verification.subject import Subject
 from sardonyx.verification.upcast import narrow_types, upcast
 
-_VARIANTS = 2  # of the example, for modules that refuse random inputs because values depend on each other
+_EXAMPLE_VARIANTS = 2  # of the example, for modules that refuse random inputs because values depend on each other
 _SHOWN_PLACES = 3  # of branches in a hint
-_MAPPED = 1 << 26  # bytes of weights of a language model above which they get a file of their own
+_MAPPED_BYTES = 1 << 26  # of weights of a language model above which they get a file of their own
 _ANYWAY = '`verify="off"` writes it anyway'
 _RANDOM_TRIALS = 3  # signed, large, and wide-ranging numbers, each at sizes of its own
 
@@ -178,7 +178,7 @@ def export(
             dims = resolve_dynamic(call, "auto" if for_generation else dynamic)
             if for_generation:
                 require_dynamic(example_inputs(call, dims.axes))
-        variants = example.variants(module, seeds_from(seed + 1)[:_VARIANTS]) if verify != "off" else []
+        variants = example.variants(module, seeds_from(seed + 1)[:_EXAMPLE_VARIANTS]) if verify != "off" else []
         others = (call.with_arguments(variant.args, variant.kwargs).feeds for variant in variants)
         ordinary = unpadded(call) if verify != "off" else None
         examples = [*filter(None, [ordinary]), call.feeds, *others]  # the most ordinary inputs first
@@ -470,7 +470,7 @@ class _ExportJob:
         """Write a decoder into a folder that appears when it is complete, and check the tokens that it generates."""
         with draft_folder(os.fspath(output), force=force) as folder:
             path = Path(folder) / MODEL
-            is_large = Subject(self.model).constant_bytes >= _MAPPED
+            is_large = Subject(self.model).constant_bytes >= _MAPPED_BYTES
             external = (is_large or None) if options.external is None else options.external
             written = self.write(path, external, force=force)
             notes = (*self.notes, *write_beside(path.parent, self._call.module, inputs))

@@ -37,7 +37,7 @@ _POSITIONS = frozenset(  # operators on both sides that name positions
         *("tril", "triu", "Gather", "GatherND", "Pad", "ScatterND", "Slice", "Split", "Trilu"),
     )
 )
-_ENDLESS = 1 << 31  # the end of a slice that has none
+_ENDLESS_SLICE = 1 << 31  # the end of a slice that has none
 _ERRORS = (ArithmeticError, AttributeError, KeyError, IndexError, TypeError, ValueError)
 _MOVES = frozenset(
     (
@@ -159,7 +159,7 @@ def _largest(operation: Operation) -> int:
     dims = {size for each in operation.operands for size in each.shape}
     arguments = pytree.tree_leaves((operation.args, operation.kwargs))
     named = (*_integers(operation.excerpt), *(each for each in arguments if isinstance(each, int)))
-    return max((abs(each) for each in named if abs(each) < _ENDLESS and each not in dims), default=0)
+    return max((abs(each) for each in named if abs(each) < _ENDLESS_SLICE and each not in dims), default=0)
 
 
 def _integers(excerpt: Any) -> Iterator[int]:
@@ -319,7 +319,7 @@ def _compare(old: Any, new: Any) -> None:
         raise _Unequal(f"{int(wrong.sum())} of {wrong.size} elements differ")
 
 
-_SHOWN = 4  # nodes in a message
+_NODES_SHOWN = 4  # nodes in a message
 
 
 def check(operations: Sequence[Operation]) -> OperatorChecks:
@@ -335,7 +335,7 @@ def check(operations: Sequence[Operation]) -> OperatorChecks:
     for operation, decision in decisions:
         if decision.claim is Claim.UNEQUAL and operation.excerpt is not None:
             shown = [node.op_type for node in operation.excerpt.graph.node if node.op_type != "Constant"]
-            became = ", ".join(shown[:_SHOWN]) + (", …" if len(shown) > _SHOWN else "") or "nothing"
+            became = ", ".join(shown[:_NODES_SHOWN]) + (", …" if len(shown) > _NODES_SHOWN else "") or "nothing"
             where = f" in module '{operation.modules[0]}'" if operation.modules[0] else ""
             differs = f"{operation.name}{where} became {became}, which differs in exact arithmetic"
             wrong.append(f"{differs}: {decision.reason}")

@@ -346,8 +346,8 @@ def select(
 
 # the options that decide what the result is, not how it is verified or stored
 _OF_RESULT = ("fewest_nodes", "max_opset", "keep_opset", "allow_growth", "freeze_inputs", "keep_modules")
-_CONSTANTS = 4  # the first IR version in which an initializer need not be an input
-_NAMED = 3  # inputs of a note
+_OPTIONAL_INPUTS_IR = 4  # the first IR version in which an initializer need not be an input
+_INPUTS_NAMED = 3  # inputs of a note
 
 
 def frozen(source: Source) -> tuple[Source, tuple[str, ...]]:
@@ -357,7 +357,7 @@ def frozen(source: Source) -> tuple[Source, tuple[str, ...]]:
     if not names:
         return source, ("no initializer is an input: there is nothing to freeze",)
     model.graph.inputs[:] = [value for value in model.graph.inputs if not value.is_initializer()]
-    model.ir_version = max(model.ir_version or 0, _CONSTANTS)
+    model.ir_version = max(model.ir_version or 0, _OPTIONAL_INPUTS_IR)
     path = source.path if isinstance(source, io.LoadedFile) else source
     result = io.LoadedFile(Path(path), model) if isinstance(path, (str, Path)) else model
     are = "is a constant and no input" if len(names) == 1 else "are constants and no inputs"
@@ -381,7 +381,7 @@ def _defaults(model: ir.Model) -> list[str]:
 
 
 def _counted(names: list[str]) -> str:
-    listed = ", ".join(map(repr, names[:_NAMED])) + (", …" if len(names) > _NAMED else "")
+    listed = ", ".join(map(repr, names[:_INPUTS_NAMED])) + (", …" if len(names) > _INPUTS_NAMED else "")
     return f"{len(names)} initializer{'s' if len(names) > 1 else ''} ({listed})"
 
 

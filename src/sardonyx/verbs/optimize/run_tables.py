@@ -36,7 +36,7 @@ from sardonyx.records.run import (
 from sardonyx.verbs.analyze.census import Census, Owned, owned
 
 UNNOTED_GROWTH = 4096  # bytes by which a file may grow without a note
-EXAMPLES = 3  # nodes named for each reason of a near miss
+NODES_NAMED = 3  # nodes named for each reason of a near miss
 _ORDER = tuple(Accuracy)  # the strictest first
 
 
@@ -96,7 +96,7 @@ def growth_notes(before: Counts, log: Log) -> tuple[str, ...]:
     if grown <= max(UNNOTED_GROWTH, before.bytes // 100):
         return ()
     parts = sorted(((tally.growth, name) for name, tally in log.tallies.items() if tally.growth > 0), reverse=True)
-    named = ", ".join(f"{name} {_kilobytes(size)}" for size, name in parts[:EXAMPLES])
+    named = ", ".join(f"{name} {_kilobytes(size)}" for size, name in parts[:NODES_NAMED])
     return (f"the file grew by {_kilobytes(grown)} besides its tags: {named}",)
 
 
@@ -124,7 +124,7 @@ def _grouped(refusals: Sequence[Refusal]) -> tuple[RefusalGroup, ...]:
         RefusalGroup(
             reason,
             len(group),
-            tuple(refusal.nodes[-1] for refusal in group[:EXAMPLES]),
+            tuple(refusal.nodes[-1] for refusal in group[:NODES_NAMED]),
             dict(sorted(Counter(refusal.owner for refusal in group).items())),
         )
         for reason, group in sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0]))
@@ -237,24 +237,24 @@ def _producers(values: Sequence[ir.Value | None], places: Places) -> dict[int, i
     return found
 
 
-BINS = 24
-_LARGEST = 1 << 22  # elements of a tensor that is read
-_MOST = 1 << 25  # elements that are read of one graph
-_LONGEST = 200  # characters of an attribute
+HISTOGRAM_BINS = 24
+_MAX_TENSOR_ELEMENTS = 1 << 22  # elements of a tensor that is read
+_MAX_GRAPH_ELEMENTS = 1 << 25  # elements that are read of one graph
+_MAX_ATTRIBUTE_CHARS = 200  # characters of an attribute
 _NO_NUMBERS = (ir.DataType.STRING, ir.DataType.COMPLEX64, ir.DataType.COMPLEX128, ir.DataType.UNDEFINED)
 
 
 def shortened(value: object) -> str:
     """Return the value of an attribute as text, cut if it is long."""
     text = ", ".join(map(str, cast("tuple[object, ...]", value))) if isinstance(value, tuple) else str(value)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    return text if len(text) <= _MAX_ATTRIBUTE_CHARS else f"{text[: _MAX_ATTRIBUTE_CHARS - 1]}…"
 
 
 def summaries(constants: Mapping[str, ir.TensorProtocol]) -> dict[str, WeightSummary]:
     """Return a summary of each constant, in the order given."""
-    left, numbers = _MOST, dict[str, WeightSummary]()
+    left, numbers = _MAX_GRAPH_ELEMENTS, dict[str, WeightSummary]()
     for name, tensor in sorted(constants.items(), key=lambda item: item[1].size):
-        read = tensor.size <= min(left, _LARGEST) and tensor.dtype not in _NO_NUMBERS
+        read = tensor.size <= min(left, _MAX_TENSOR_ELEMENTS) and tensor.dtype not in _NO_NUMBERS
         left -= tensor.size if read else 0
         numbers[name] = summary(tensor, read=read)
     return {name: numbers[name] for name in constants}
@@ -270,5 +270,5 @@ def summary(tensor: ir.TensorProtocol, *, read: bool = True) -> WeightSummary:
     if not finite.size:
         return WeightSummary(kind, not_finite=values.size)
     low, high = float(finite.min()), float(finite.max())
-    counts: Any = np.histogram(finite, bins=BINS, range=(low, high))[0] if high > low else ()
+    counts: Any = np.histogram(finite, bins=HISTOGRAM_BINS, range=(low, high))[0] if high > low else ()
     return WeightSummary(kind, low, high, tuple(int(count) for count in counts), int(values.size - finite.size))

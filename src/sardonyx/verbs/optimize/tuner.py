@@ -32,7 +32,7 @@ from sardonyx.runtime import Feeds
 from sardonyx.runtime.timed import Settings, TimedModel
 from sardonyx.verbs.analyze.census import Census
 from sardonyx.verbs.bench import machine
-from sardonyx.verbs.bench.interleaving import MIN_ROUNDS, SLOT, Race, Run, race, slot
+from sardonyx.verbs.bench.interleaving import MIN_ROUNDS, SLOT_SECONDS, Race, Run, race, slot
 from sardonyx.verbs.bench.statistics import Comparison, Finding
 from sardonyx.verbs.optimize.candidates import WHOLE_PASS, Candidate, Forbidden, Progress, RewriteJob, VerifiedCandidate
 from sardonyx.verbs.optimize.options import TuneOptions
@@ -236,13 +236,13 @@ def decisions(units: Sequence[Unit], flipped: State, questions: Sequence[TuningM
     return tuple(decided)
 
 
-LEVEL = 0.99  # of the interval in the search, which measures often and must rarely be wrong
+SEARCH_LEVEL = 0.99  # of the interval in the search, which measures often and must rarely be wrong
 SAME_KERNELS = "same kernels"
 FAILS = "cannot run"
-_MANY = 0.7  # load per core above which a machine counts as busy
+_BUSY_LOAD = 0.7  # load per core above which a machine counts as busy
 _BUSY = "the machine was busy with other processes: on an idle one smaller differences can be seen"
 _BEST, _OTHER = "best", "other"
-_SHARES = 8  # the first and the last race get an eighth of the budget each, a question of the search half of that
+_BUDGET_PARTS = 8  # the first and the last race get an eighth of the budget each, a question of the search half of that
 
 
 class Tuner:
@@ -323,7 +323,7 @@ class Tuner:
             budget=self._budget,
             seconds=round(self._spent(), 3),
             load=load,
-            notes=(_BUSY,) if load is not None and load > _MANY * (os.cpu_count() or 1) else (),
+            notes=(_BUSY,) if load is not None and load > _BUSY_LOAD * (os.cpu_count() or 1) else (),
         )
 
     def _first_race(self, untuned: VerifiedCandidate) -> Race:
@@ -331,7 +331,7 @@ class Tuner:
         slowest = max(contender.once for contender in contenders.values())
         self._loaded[frozenset()] = contenders[UNTUNED]
         race = self._race(contenders, "timing source and result")
-        self._last = max(self._budget / _SHARES, self._ground.least(3, slowest)) + 3 * contenders[SOURCE].load
+        self._last = max(self._budget / _BUDGET_PARTS, self._ground.least(3, slowest)) + 3 * contenders[SOURCE].load
         return race
 
     def _forbidden(self, state: State) -> Forbidden:
@@ -353,7 +353,7 @@ class Tuner:
         return self._spent() + seconds + self._last <= self._budget
 
     def _race(self, contenders: Mapping[str, Contender], what: str) -> Race:
-        return self._ground.race(contenders, seconds=self._budget / _SHARES, what=what)
+        return self._ground.race(contenders, seconds=self._budget / _BUDGET_PARTS, what=what)
 
     def _measure(self, changed: State, current: State) -> Finding | None:
         """Compare a state with the best one so far; return None if no time is left."""
@@ -385,8 +385,10 @@ class Tuner:
         pair = (frozenset(contender.kernels.items()), frozenset(best.kernels.items()))
         if pair not in self._comparisons:
             what = f"question {len(self._questions) + 1}"
-            race = self._ground.race({_BEST: best, _OTHER: contender}, seconds=self._budget / _SHARES / 2, what=what)
-            self._comparisons[pair] = race.estimate(_OTHER).comparison(floor=race.floor(), level=LEVEL)
+            race = self._ground.race(
+                {_BEST: best, _OTHER: contender}, seconds=self._budget / _BUDGET_PARTS / 2, what=what
+            )
+            self._comparisons[pair] = race.estimate(_OTHER).comparison(floor=race.floor(), level=SEARCH_LEVEL)
         return self._comparisons[pair]
 
     def _add_question(
@@ -420,7 +422,7 @@ def _pace(race: Race, name: str, nodes: int) -> RelativeTime:
 # Loading a model already shows which kernels the runtime uses. If two models use the same kernels on the same sizes,
 # the runtime's own optimizations have removed the difference, and there is nothing to time.
 
-WARM = 1  # runs between the first run and the first timed one
+WARM_UP_RUNS = 1  # runs between the first run and the first timed one
 Kernels = Counter[str]
 _KERNEL_KEYS = ("op_name", "provider", "input_type_shape", "output_type_shape")
 
@@ -447,7 +449,7 @@ class Ground:
         single = settings.threads == 1 and settings.provider == "cpu"
         self._clock = time.thread_time if single else time.perf_counter
         self.clock = "cpu" if single else "wall"
-        self._slot = SLOT  # seconds of one slot of a race, waiting included
+        self._slot = SLOT_SECONDS  # seconds of one slot of a race, waiting included
 
     def load(self, model: Model) -> Contender:
         """Load a model into the runtime, run it and warm it up.
@@ -462,7 +464,7 @@ class Ground:
         profile = timed.end_profile()
         kernels = kernels_of(profile)
         profile.unlink()
-        for _ in range(WARM):
+        for _ in range(WARM_UP_RUNS):
             run()
         loaded = time.perf_counter()
         run()

@@ -25,7 +25,7 @@ from sardonyx.verbs.analyze.costs.peak_memory import chosen_sizes
 
 _SIZES = frozenset({"Shape", "Size"})  # their results are in the memory of the CPU on every device
 _TAKES_SIZES = frozenset({"ConstantOfShape", "Range"})  # kernels of devices read these inputs on the CPU
-_SMALL = 64  # elements of a constant that goes with a shape computation
+_MAX_SHAPE_ELEMENTS = 64  # elements of a constant that goes with a shape computation
 _INTEGERS = frozenset({ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL})
 
 
@@ -120,7 +120,7 @@ def _computes_sizes(node: ir.Node, facts: Facts, sizes: set[ir.Value]) -> bool:
 
 def _is_small_integer(value: ir.Value, facts: Facts) -> bool:
     tensor = facts.tensor(value)
-    return tensor is not None and tensor.dtype in _INTEGERS and tensor.size <= _SMALL
+    return tensor is not None and tensor.dtype in _INTEGERS and tensor.size <= _MAX_SHAPE_ELEMENTS
 
 
 def _flops(model: ir.Model) -> dict[str, int]:

@@ -18,7 +18,7 @@ import onnx
 import onnx_ir as ir
 from msgspec import Struct, field
 
-from sardonyx.ir.facts import SMALL, Dependence, constant_tensor, dependence
+from sardonyx.ir.facts import SMALL_CONSTANT_BYTES, Dependence, constant_tensor, dependence
 from sardonyx.ir.ops import CASTS, KEEPS_ORDER, RANDOM
 from sardonyx.ir.scopes import bodies, is_constant
 from sardonyx.records.bench import TracedBy
@@ -121,7 +121,7 @@ def _equality(node: ir.Node) -> Hashable:
 
 def _content(tensor: ir.TensorProtocol | None, name: str) -> Hashable:
     """Return the contents of a small tensor, or the name of a large one, which is not read."""
-    if tensor is None or tensor.nbytes > SMALL or isinstance(tensor, ir.StringTensor):
+    if tensor is None or tensor.nbytes > SMALL_CONSTANT_BYTES or isinstance(tensor, ir.StringTensor):
         return name
     return tensor.dtype, tuple(tensor.shape.numpy()), tensor.tobytes()
 

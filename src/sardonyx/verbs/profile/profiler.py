@@ -327,9 +327,9 @@ def module_times(kernels: Sequence[KernelTime], hierarchy: p.Hierarchy) -> tuple
     return tuple(times)
 
 
-WARM_UP = 2  # runs that are not counted
+WARM_UP_RUNS = 2  # runs that are not counted
 MIN_RUNS, MAX_RUNS = 5, 100  # runs by default
-FEWEST_SLOW = 3  # runs if five take longer than `SECONDS`
+MIN_SLOW_RUNS = 3  # runs if five take longer than `SECONDS`
 SECONDS = 3.0  # for the profiled runs of all files by default
 PLAIN_SECONDS = 1.0  # for the runs without the profiler
 
@@ -424,24 +424,26 @@ def _plain(subjects: Sequence[Subject]) -> list[float]:
     ready = [subject.plain() for subject in subjects]
     times: list[list[float]] = [[] for _ in ready]
     ends = time.perf_counter() + PLAIN_SECONDS
-    while len(times[0]) < WARM_UP + MIN_RUNS or (time.perf_counter() < ends and len(times[0]) < WARM_UP + MAX_RUNS):
+    while len(times[0]) < WARM_UP_RUNS + MIN_RUNS or (
+        time.perf_counter() < ends and len(times[0]) < WARM_UP_RUNS + MAX_RUNS
+    ):
         for run, seconds in zip(ready, times, strict=True):
             began = time.perf_counter()
             run()
             seconds.append(time.perf_counter() - began)
-    return [1000 * median(seconds[WARM_UP:]) for seconds in times]
+    return [1000 * median(seconds[WARM_UP_RUNS:]) for seconds in times]
 
 
 def _run(ready: Sequence[Callable[[], object]], runs: int | None, capacity: int, progress: Progress) -> int:
     """Run all models in turns, so that other load affects them alike; return the number of counted runs of each."""
     began = time.perf_counter()
-    for _ in range(WARM_UP):
+    for _ in range(WARM_UP_RUNS):
         for run in ready:
             run()
-    a_round = (time.perf_counter() - began) / WARM_UP
-    fewest = MIN_RUNS if MIN_RUNS * a_round <= SECONDS else FEWEST_SLOW
+    a_round = (time.perf_counter() - began) / WARM_UP_RUNS
+    fewest = MIN_RUNS if MIN_RUNS * a_round <= SECONDS else MIN_SLOW_RUNS
     wanted = runs or max(fewest, min(MAX_RUNS, int(SECONDS / a_round)))
-    wanted = max(1, min(wanted, capacity - WARM_UP))
+    wanted = max(1, min(wanted, capacity - WARM_UP_RUNS))
     for done in range(wanted):
         for run in ready:
             run()

@@ -16,7 +16,7 @@ from sardonyx.records.progress import Progress
 from sardonyx.reporting.page import render_models
 from sardonyx.reporting.run_bundle import SIDES, RunBundle
 
-_SNIFFED = 64  # bytes
+_SNIFFED_BYTES = 64
 
 
 def is_model(path: Path) -> bool:
@@ -24,7 +24,7 @@ def is_model(path: Path) -> bool:
     if path.suffix == ".onnx" or not path.is_file():
         return path.suffix == ".onnx"
     with path.open("rb") as file:
-        return path.suffix != ".json" and not file.read(_SNIFFED).lstrip().startswith(b"{")
+        return path.suffix != ".json" and not file.read(_SNIFFED_BYTES).lstrip().startswith(b"{")
 
 
 def write_page(

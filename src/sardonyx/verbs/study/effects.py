@@ -320,7 +320,7 @@ def _time_findings(table: Table) -> list[Finding]:
 
 MIN_MODELS = 4  # needed for a correlation, with times that differ beyond the noise
 CERTAIN_MODELS = 10  # needed for a certain finding
-INFLUENTIAL = 0.3  # change of r without one model at which the correlation depends on that model
+INFLUENTIAL_CHANGE = 0.3  # change of r without one model at which the correlation depends on that model
 _COSTS = {"nodes": "nodes", "bytes": "bytes of weights", "flops": "FLOPs", "traffic": "bytes moved"}
 
 
@@ -418,7 +418,7 @@ def _finding(row: dict[str, Entry], table: str) -> Finding:
         text = f"Too few models to tell whether saved {saved} correlate with saved time: {result}."
     elif low <= 0 <= high:
         text = f"It is not certain that saved {saved} correlate with saved time: {result}."
-    elif not all(end * r > 0 and abs(end - r) < INFLUENTIAL for end in ends):
+    elif not all(end * r > 0 and abs(end - r) < INFLUENTIAL_CHANGE for end in ends):
         text = f"{text}, but only because of one model: {result}."
     else:
         return Finding(f"{text}: {result}.", table)

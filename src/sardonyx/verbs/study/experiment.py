@@ -249,9 +249,9 @@ def _digest(*parts: object) -> bytes:
 
 
 TIMES = ("ratio", "low", "high", "floor", "finding", "rounds")  # columns of a comparison
-SLOT = 0.02  # seconds of one turn: short, since many models are timed at once
-NARROW = 0.02  # width of an interval at which timing stops
-_LOADED_AT_ONCE = 3e9  # bytes of model files, so that sessions of all fit into the memory of a small machine
+SLOT_SECONDS = 0.02  # of one turn: short, since many models are timed at once
+NARROW_WIDTH = 0.02  # width of an interval at which timing stops
+_LOADED_BYTES = 3e9  # of model files, so that sessions of all fit into the memory of a small machine
 
 
 def candidate(path: Path, target: str, passes: Sequence[Pass] | None = None) -> Candidate:
@@ -298,11 +298,13 @@ def time_models(
     seed = options["seed"]
     model = io.load(source)
     inputs = at_size(model, dynamic_dims(model, opened=ModelSubject(source).any_session), seed=seed)
-    at_once = max(1, int(_LOADED_AT_ONCE // max(1, source.stat().st_size)) - 3)
+    at_once = max(1, int(_LOADED_BYTES // max(1, source.stat().st_size)) - 3)
     names = list(pairs)
 
     def slot(file: Path) -> interleaving.Run:
-        return interleaving.slot(TimedModel(file, Settings(threads=options["threads"])).ready(inputs), seconds=SLOT)
+        return interleaving.slot(
+            TimedModel(file, Settings(threads=options["threads"])).ready(inputs), seconds=SLOT_SECONDS
+        )
 
     groups = [names[start : start + at_once] for start in range(0, len(names), at_once)]
     comparisons: dict[str, dict[str, Any]] = {}
@@ -315,7 +317,7 @@ def time_models(
                 io.save(others[name], file, durable=False)
                 runs[name] = slot(file)
             limit = options["seconds"] / len(groups)
-            race = interleaving.race(runs, seconds=limit, narrow=NARROW, twin=twin, seed=seed)
+            race = interleaving.race(runs, seconds=limit, narrow=NARROW_WIDTH, twin=twin, seed=seed)
         for name in group:
             one = race.comparison(name, against=pairs[name])
             comparisons[name] = {each: getattr(one, each) for each in TIMES} | {"finding": str(one.finding)}

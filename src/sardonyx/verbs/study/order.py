@@ -47,7 +47,7 @@ _SHOWN = (  # types of attributes that are shown
     ir.AttributeType.FLOATS,
     ir.AttributeType.STRING,
 )
-_NAMED = 3  # nodes or passes that a reason names
+_NODES_NAMED = 3  # nodes or passes that a reason names
 
 
 class Order(Experiment):
@@ -210,11 +210,11 @@ def _reason(first: Pass, then: Pass, one: _Result, two: _Result) -> str:
         taken = [event for event in new if event.pass_name == name and contested & {node.name for node in event.before}]
         if taken:
             ops = "+".join(dict.fromkeys(node.op_type for node in taken[0].before))
-            roots = ", ".join(event.root for event in taken[:_NAMED])
-            roots += f" and {len(taken) - _NAMED} more" if len(taken) > _NAMED else ""
+            roots = ", ".join(event.root for event in taken[:_NODES_NAMED])
+            roots += f" and {len(taken) - _NODES_NAMED} more" if len(taken) > _NODES_NAMED else ""
             texts.append(f"with {name} first it rewrites {ops} at {roots}, nodes that {rival} rewrites otherwise")
         elif new:
-            counts = Counter(event.pass_name for event in new).most_common(_NAMED)
+            counts = Counter(event.pass_name for event in new).most_common(_NODES_NAMED)
             rewrites = ", ".join(f"{count} of {pass_name}" for pass_name, count in counts)
             texts.append(f"with {name} first there are rewrites that the other order does not have: {rewrites}")
     nodes = _differing_nodes(one, two)
@@ -228,4 +228,4 @@ def _reason(first: Pass, then: Pass, one: _Result, two: _Result) -> str:
 def _differing_nodes(one: _Result, two: _Result) -> list[str]:
     """Return, for each of two graphs, the nodes that only it has."""
     pairs = ((one, two), (two, one))
-    return [", ".join(sorted(mine.node_texts - theirs.node_texts)[:_NAMED]) for mine, theirs in pairs]
+    return [", ".join(sorted(mine.node_texts - theirs.node_texts)[:_NODES_NAMED]) for mine, theirs in pairs]

@@ -226,7 +226,7 @@ def _sizes(value: ir.Value, inside: set[ir.Node], facts: Facts) -> Sequence[Size
 
 
 CERTAIN_MODELS = 10  # of known family, needed for a certain finding
-_Z = 1.96  # quantile of the normal distribution for 95 %
+_Z_95 = 1.96  # quantile of the normal distribution for 95 %
 
 
 class Families(Experiment):
@@ -292,8 +292,8 @@ def _guess(model: ir.Model) -> dict[str, Any]:
 
 def wilson(successes: int, count: int) -> tuple[float, float]:
     """Return the Wilson score interval of a proportion, which is accurate near 0 and 1 too."""
-    share, square = successes / count, _Z * _Z / count
+    share, square = successes / count, _Z_95 * _Z_95 / count
     centre = (share + square / 2) / (1 + square)
-    reach = _Z * math.sqrt(share * (1 - share) / count + square / (4 * count)) / (1 + square)
+    reach = _Z_95 * math.sqrt(share * (1 - share) / count + square / (4 * count)) / (1 + square)
     # The proportion lies inside despite rounding.
     return min(share, max(0.0, centre - reach)), max(share, min(1.0, centre + reach))

@@ -135,10 +135,10 @@ def _order(edge: int | None) -> float:
     return -math.inf if edge is None else edge
 
 
-_AFFORDABLE = 8_000_000_000  # FLOPs of one run times the repeats: a large model is repeated less often
+_MAX_REPEATED_FLOPS = 8_000_000_000  # FLOPs of one run times the repeats: a large model is repeated less often
 _MIN_TRIALS = 2  # of a very large model
 CERTAIN_TRIALS = 10  # trials needed for a certain finding
-MARGIN = 2.0  # the recommended tolerance is the next power of two above this multiple of the largest difference
+MARGIN_FACTOR = 2.0  # the recommended tolerance is the next power of two above this multiple of the largest difference
 CLASSES = (Accuracy.EXACT, Accuracy.REASSOCIATES, Accuracy.APPROXIMATES)  # of passes, the strictest first
 _MEASURES = ("abs", "rel", "ulp")
 _POINTS = ("max", "mean", "p50", "p99")
@@ -207,7 +207,7 @@ class Tolerance(Experiment):
                  "max_abs", "max_ulp", "max_scaled", "max_scaled_in_eps", "recommended", "recommended_in_eps",
                  "granted_in_eps", "beyond_granted"),
                 tuple(_class_row(*key, classes[key]) for key in order),
-                f"recommended: eps times the next power of two that is at least {MARGIN:g} times the largest "
+                f"recommended: eps times the next power of two that is at least {MARGIN_FACTOR:g} times the largest "
                 "difference, relative to the value and the output's scale, as the verification measures it; 0 if all "
                 "were equal. granted: the tolerance of the verification for any model; beyond_granted: outputs beyond "
                 "that, which pass only if the rounding errors of the model itself are as large.",
@@ -235,7 +235,7 @@ class Tolerance(Experiment):
 
 def affordable(flops: int, repeats: int) -> tuple[int, int | None]:
     """Return how often a model is run, and with how many trials (None: all), from its FLOPs alone."""
-    times = min(repeats, _AFFORDABLE // max(flops, 1))
+    times = min(repeats, _MAX_REPEATED_FLOPS // max(flops, 1))
     return max(times, 1), None if times else _MIN_TRIALS
 
 
@@ -284,8 +284,8 @@ def _class_row(accuracy: str, dtype: str, outputs: Sequence[Answer]) -> tuple[En
 
 
 def recommended_in_eps(most: float) -> float:
-    """Return the next power of two above `MARGIN` times the largest difference, or 0 if there was none."""
-    return 2.0 ** math.ceil(math.log2(MARGIN * most)) if most > 0 else 0.0
+    """Return the next power of two above `MARGIN_FACTOR` times the largest difference, or 0 if there was none."""
+    return 2.0 ** math.ceil(math.log2(MARGIN_FACTOR * most)) if most > 0 else 0.0
 
 
 def granted_in_eps(accuracy: Accuracy, eps: float) -> float:

@@ -21,7 +21,7 @@ from sardonyx.errors import ModelError
 from sardonyx.ir import origins
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import KEEPS_ORDER
-from sardonyx.ir.scopes import DEEPEST, bodies, inlining_limit, is_constant, label, operator
+from sardonyx.ir.scopes import MAX_CALL_DEPTH, bodies, inlining_limit, is_constant, label, operator
 from sardonyx.ir.shapes import Shapes
 from sardonyx.ir.shapes.expr import Expr, Size, add, floor_quotient, larger, multiply, names_in, symbol, value_of
 from sardonyx.records import provenance
@@ -251,7 +251,7 @@ class _ProgramBuilder(Struct):
     def _called(self, node: ir.Node, frame: Frame) -> ir.Function | None:
         """Return the function that a node calls, or None for another operator and beyond the limit of inlining."""
         function = self.facts.model.functions.get(node.op_identifier())
-        if function is None or frame.depth >= DEEPEST or self.inlinable < 0:
+        if function is None or frame.depth >= MAX_CALL_DEPTH or self.inlinable < 0:
             return None
         self.inlinable -= sum(1 for _ in function.graph.all_nodes())
         return function if self.inlinable >= 0 else None

@@ -19,7 +19,7 @@ from sardonyx.ir.ops import (
     AttentionOperands,
     attention_operands,
 )
-from sardonyx.ir.scopes import DEEPEST, bodies, inlined, inlining_limit, is_constant
+from sardonyx.ir.scopes import MAX_CALL_DEPTH, bodies, inlined, inlining_limit, is_constant
 
 # The view of a model that the fingerprint works on: live nodes in order, functions inlined, with their data flow.
 
@@ -124,7 +124,7 @@ def _inlined(model: ir.Model) -> ir.Model:
     from onnx_ir.passes import PreconditionError  # imported late: it loads every pass of onnx_ir
 
     size = inlined(model)
-    if size.nodes > inlining_limit(model) or size.depth > DEEPEST:
+    if size.nodes > inlining_limit(model) or size.depth > MAX_CALL_DEPTH:
         return model
     copy = model.clone()
     for function in copy.functions.values():  # only operator names matter here, and those are the same in every opset
