@@ -51,6 +51,22 @@ EDGES = {
         "float[2, 4] x", "float[4, 2] k = {1, 2, 3, 4, 5, 6, 7, 8}", 'Einsum <equation = "ij,jk->i"> (x, k)', REALS,
     ),
     "a transposition by names": ("float[2, 4] x", "", 'Einsum <equation = "ij->ji"> (x)', REALS),
+    "names of some axes": (
+        "float[1, 1, 4, 4] x", "float[4, 2] k = {1, 2, 3, 4, 5, 6, 7, 8}",
+        'Einsum <equation = "...ij,jk->...ik"> (x, k)', IMAGE,
+    ),
+    "names of some axes, without those of the result": (
+        "float[1, 1, 4, 4] x", "float[4, 2] k = {1, 2, 3, 4, 5, 6, 7, 8}",
+        'Einsum <equation = "...ij,jk"> (x, k)', IMAGE,
+    ),
+    "a sum over axes without names": ("float[1, 1, 4, 4] x", "", 'Einsum <equation = "...ij->ij..."> (x)', IMAGE),
+    "a diagonal": ("float[1, 1, 4, 4] x", "", 'Einsum <equation = "abii->abi"> (x)', IMAGE),
+    "a trace": ("float[1, 1, 4, 4] x", "", 'Einsum <equation = "abii->ab"> (x)', IMAGE),
+    "three operands": ("float[2, 4] x", "", 'Einsum <equation = "ij,kj,kl->il"> (x, x, x)', REALS),
+    "a sum of squares of integers": ("int64[2, 4] x", "int64[1] a = {1}", "ReduceSumSquare(x, a)", INTS),
+    "a sum of integers": ("int64[2, 4] x", "int64[1] a = {1}", "ReduceSum <keepdims = 0> (x, a)", INTS),
+    "a sum of all integers": ("int64[2, 4] x", "", "ReduceSum(x)", INTS),
+    "no sum": ("int64[2, 4] x", "", "ReduceSum <noop_with_empty_axes = 1> (x)", INTS),
     "sums without names of the result": ("float[2, 4] x", "", 'Einsum <equation = "ij,kj"> (x, x)', REALS),
     "spread to the same size": (
         "float[1, 1, 4, 4] x", "float[1, 1, 1, 1] w = {2}", 'ConvTranspose <auto_pad = "SAME_UPPER"> (x, w)', IMAGE,

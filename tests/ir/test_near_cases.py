@@ -18,6 +18,7 @@ from sardonyx.errors import UsageError
 from sardonyx.ir import device, io
 from sardonyx.ir.checks import _flaw  # pyright: ignore[reportPrivateUsage]
 from sardonyx.ir.expressions import known, literal
+from sardonyx.ir.facts import Facts
 from sardonyx.ir.io.data_files import external_files
 from sardonyx.ir.module_borders import find_modules
 from sardonyx.ir.origins import (
@@ -253,3 +254,39 @@ def test_a_product_is_looked_for_through_what_optimizers_absorb(between: str, fo
     inner = ir.node(op_type, [product.outputs[0], None], domain=domain)
     assert _follows_product(ir.node("Add", [ir.val("b"), inner.outputs[0]])) == follows
     assert not _follows_product(product)
+
+
+def test_what_is_learned_of_a_value_is_written() -> None:
+    """A type, a shape, documentation, or metadata; of a weight only metadata, and of outputs nothing besides."""
+    text = (
+        "agraph (float[N] x) => (float[N] y) <float[1] w = {1}> { a = Add(x, w)  b = Neg(a)  c = Abs(b)  y = Exp(c) }"
+    )
+    model = io.from_proto(onnx.parser.parse_model(graph_text(text)))
+    assert not io.to_proto(model).graph.value_info
+    values = {value.name: value for node in model.graph for value in node.outputs}
+    values["a"].type = ir.TensorType(ir.DataType.FLOAT)
+    values["b"].metadata_props["k"] = "v"
+    values["c"].doc_string = "text"
+    values["y"].metadata_props["k"] = "v"
+    assert [info.name for info in io.to_proto(model).graph.value_info] == ["a", "b", "c"]
+    weight = model.graph.initializers["w"]
+    weight.doc_string = "text"
+    assert [info.name for info in io.to_proto(model).graph.value_info] == ["a", "b", "c"]
+    weight.metadata_props["k"] = "v"
+    assert sorted(info.name for info in io.to_proto(model).graph.value_info) == ["a", "b", "c", "w"]
+
+
+def test_types_that_a_function_declares_are_not_used() -> None:
+    """Not even those of results of unknown operators, which are used in the main graph."""
+    text = """<ir_version: 10, opset_import: ["" : 18, "my" : 1, "other" : 1]>
+        g (float[2] x) => (float[2] y, float[2] z) <float[2] a> { y = my.F(x)  a = other.G(x)  z = Neg(a) }
+        <domain: "my", opset_import: ["" : 18, "other" : 1]>
+        F (x) => (y) { b = other.G(x)  y = Neg(b) }"""
+    proto = onnx.parser.parse_model(text)
+    proto.functions[0].value_info.append(helper.make_tensor_value_info("b", onnx.TensorProto.FLOAT, [2]))
+    facts = Facts(io.from_proto(proto))
+    facts.infer()
+    nodes = {node.outputs[0].name: node for scope in facts.scopes.values() for node in scope.graph}
+    known = {name: (facts.dtype(node.outputs[0]), facts.shape(node.outputs[0])) for name, node in nodes.items()}
+    assert known["a"] == known["z"] == (ir.DataType.FLOAT, (2,))
+    assert known["b"] == (None, None)

@@ -166,6 +166,11 @@ CONTRIB = [
     ("y = com.microsoft.FusedMatMul <transBatchA = 1> (x, x)", None),
     ("y = com.microsoft.BiasGelu (x, w)", ("B", "S", 4)),
     ("y = com.microsoft.QuickGelu (x)", ("B", "S", 4)),
+    ("y = Attention <q_num_heads = 2, kv_num_heads = 2> (x, k, v)", ("B", "S", 6)),
+    ("y = Attention <q_num_heads = 2, kv_num_heads = 2> (flat, k, v)", None),
+    ("y = Attention <kv_num_heads = 2> (x, k, v)", None),
+    ("y = RandomNormal <shape = [2, 3]> ()", (2, 3)),
+    ("y = RandomUniform <shape = [2, 3], dtype = 11> ()", (2, 3)),
     ("y = MatMul(x, w)", ("B", "S")),
     ("y = MatMul(w, w)", ()),
     ("y = MatMul(one, x)", None),
@@ -181,7 +186,7 @@ def test_the_shapes_of_the_runtimes_own_operators(body: str, shape: tuple[Any, .
     text = f"""agraph (float[B, S, 4] x, float[B, T, 4] k, float[B, T, 6] v, float[B, S, 2, 2] x4, float[S, 4] flat,
         float[4, 12] packed, float[B, 1, 9, 4] p, int32[B] i, float[4] w, uint8[10, 1, 8] bits, uint8[100, 24] bits2,
         float[100, 3] scales, float one) => (float y) {{ {body} }}"""
-    proto = onnx.parser.parse_model(graph_text(text).replace("]>", ', "com.microsoft" : 1]>', 1))
+    proto = onnx.parser.parse_model(graph_text(text, 23).replace("]>", ', "com.microsoft" : 1]>', 1))
     del proto.graph.output[0].type.tensor_type.shape.dim[:]
     proto.graph.output[0].type.tensor_type.ClearField("shape")
     graph = ir.from_proto(proto)
@@ -190,3 +195,4 @@ def test_the_shapes_of_the_runtimes_own_operators(body: str, shape: tuple[Any, .
     found = facts.shape(graph.graph.outputs[0])
     wanted = None if shape is None else tuple(expr.symbol(dim) if isinstance(dim, str) else dim for dim in shape)
     assert found == wanted
+    assert "Random" in body or facts.dtype(graph.graph.outputs[0]) is ir.DataType.FLOAT
