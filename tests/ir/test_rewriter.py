@@ -177,6 +177,18 @@ def test_an_output_keeps_its_name_type_and_shape() -> None:
     assert [node.op_type for node in model.graph] == ["Relu"]
 
 
+def test_an_input_keeps_its_declaration() -> None:
+    """What a file declares of an inner value may be wrong, and holds for no other input."""
+    text = """g (float[N] x, float[2] w = {1, 2}) => (float[N] y) <float[7] a, float[7] b> {
+        a = Identity(x)  b = Identity(w)  c = Relu(a)  y = Add(b, c) }"""
+    model = load(text)
+    for value in model.graph.inputs:
+        value.shape = None
+    run(model, EliminateIdentity())
+    assert [node.op_type for node in model.graph] == ["Relu", "Add"]
+    assert [value.shape for value in model.graph.inputs] == [None, None]
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -223,7 +223,7 @@ class Transactions:
         self._facts.carry_over(old, value)
         if value.type is None:
             value.type = old.type
-        if value.shape is None and old.shape is not None and not value.is_initializer():
+        if value.shape is None and old.shape is not None and not value.is_graph_input():  # whose declaration is fixed
             value.shape = old.shape.copy()
         if old.is_graph_output():
             name, value.type, value.doc_string = old.name, old.type, old.doc_string
