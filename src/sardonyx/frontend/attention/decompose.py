@@ -23,8 +23,9 @@ from sardonyx.frontend.attention.roles import Attention, Decomposition, Primitiv
 from sardonyx.frontend.attention.torch_export import decompose_exported
 from sardonyx.frontend.module_state import fast_paths, nothing, replaced, restoring_state, unchanged
 from sardonyx.frontend.running import has_lazy
-from sardonyx.frontend.tracing.module_tree import LiveTree, ModuleStep, quoted_names
+from sardonyx.frontend.tracing.module_tree import LiveTree, path_of, quoted_names
 from sardonyx.frontend.tracing.structure import named_arguments
+from sardonyx.records.provenance import ROOT
 
 if TYPE_CHECKING:
     from sardonyx.frontend.inputs.examples import Dims, Example, Inputs
@@ -66,10 +67,7 @@ class AttentionTracer(fx.Tracer):
         super().__init__()
         self._attentions: list[Attention] = []
         self._primitives: dict[str, Primitive] = {}
-        self._modules: dict[str, str] = {}
-        self._referenced: dict[str, Any] = {}  # parameters and modules by their names in the graph
-        self._chain: tuple[ModuleStep, ...] = ()
-        self._path = ""
+        self._referenced: dict[str, Any] = {}  # parameters, and modules of our own, by their names in the graph
 
     def trace(self, root: Any, concrete_args: dict[str, Any] | None = None) -> fx.Graph:
         """Trace as `fx.Tracer.trace`, with the forwards of attention layers replaced."""
@@ -90,10 +88,8 @@ class AttentionTracer(fx.Tracer):
         numbered = {f"{name}_1": name for name in arguments}
         for node in self.graph.find_nodes(op="placeholder"):
             if node.target in numbered:
-                path = self._modules.pop(node.name)
                 node.target = numbered[node.target]
                 node._rename(node.target)  # pyright: ignore[reportPrivateUsage]  # no public method
-                self._modules[node.name] = path
 
     def graph_module(self, model: nn.Module, graph: fx.Graph) -> fx.GraphModule:
         """Return the traced module, which shares parameters, buffers and leaf modules with the model."""
@@ -111,7 +107,8 @@ class AttentionTracer(fx.Tracer):
             package = getattr(target, "__module__", None) or "torch"
             if not isinstance(target, type) and package.partition(".")[0] not in _KNOWN_PACKAGES:
                 opaque[f"{target.__module__}.{target.__qualname__}"] = None
-        return Decomposition("symbolic-trace", "", tuple(self._attentions), self._primitives, self._modules, (*opaque,))
+        modules = {node.name: self._path(node.meta.get("nn_module_stack") or {}) for node in graph.nodes}
+        return Decomposition("symbolic-trace", "", tuple(self._attentions), self._primitives, modules, (*opaque,))
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Make torch's own layers leaves, except those that contain an attention."""
@@ -121,16 +118,8 @@ class AttentionTracer(fx.Tracer):
             raise ModelError(f"{module_qualified_name or 'the model'}: {type(m).__qualname__} cannot be decomposed")
         return False
 
-    def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Call a module as `fx.Tracer.call_module`, and track its path."""
-        caller = self._chain, self._path
-        self._referenced[self.path_of_module(m)] = m
-        self._chain = (*self._chain, ModuleStep(m, object()))
-        self._path = self._tree.path(self._chain)
-        try:
-            return super().call_module(m, forward, args, kwargs)
-        finally:
-            self._chain, self._path = caller
+    def _path(self, stack: Mapping[str, tuple[str, object]]) -> str:
+        return path_of(stack, self._tree, prefix="") or ROOT
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, fx.Proxy]) -> Any:
         """Get an attribute as `fx.Tracer.getattr`, with a faster lookup of parameter names."""
@@ -150,7 +139,7 @@ class AttentionTracer(fx.Tracer):
         name: str | None = None,
         type_expr: Any = None,
     ) -> fx.Node:
-        """Create a node as `fx.Tracer.create_node` does by default, and record its module.
+        """Create a node as `fx.Tracer.create_node` does by default.
 
         Arguments are set afterwards, which avoids torch's search for symbolic numbers in them. Annotations that are
         strings (`from __future__ import annotations`) are dropped: a module with them could not be unpickled.
@@ -163,7 +152,6 @@ class AttentionTracer(fx.Tracer):
         self.node_name_to_scope[node.name] = (self.scope.module_path, self.scope.module_type)
         if self.module_stack:
             node.meta["nn_module_stack"] = self.module_stack.copy()
-        self._modules[node.name] = self._path
         return node
 
     def create_arg(self, a: Any) -> Any:
@@ -197,8 +185,9 @@ class AttentionTracer(fx.Tracer):
             name = getattr(target, "__name__", target) if kind != "call_module" else None  # as torch names it
             return self.create_node(kind, target, args, kwargs, name)
 
-        self._attentions.append(Attention(self._path, written_as))
-        return AttentionWriter(write, False, len(self._attentions) - 1, self._primitives, self._path)
+        path = self._path(self.module_stack)
+        self._attentions.append(Attention(path, written_as))
+        return AttentionWriter(write, False, len(self._attentions) - 1, self._primitives, path)
 
     def _multihead_forward(self) -> Callable[..., Any]:
         tracer, original = self, nn.MultiheadAttention.forward

@@ -104,11 +104,11 @@ class _Location(Struct, frozen=True):
 # Modules in graphs of torch.export and torch.fx: the paths of their nodes, and code for unusual names.
 
 
-def path_of(stack: Mapping[str, tuple[str, object]], tree: LiveTree) -> str | None:
+def path_of(stack: Mapping[str, tuple[str, object]], tree: LiveTree, prefix: str = INNER) -> str | None:
     """Return the path of the last module of torch's stack; None if torch lost it, and for the adapter's own nodes."""
     steps: list[ModuleStep] = []
     for key, (name, _) in stack.items():
-        inner = name.removeprefix(INNER).removeprefix(".")
+        inner = name.removeprefix(prefix).removeprefix(".")
         try:
             module = tree.root.get_submodule(inner)
         except AttributeError:  # torch's placeholder for an operation whose module it lost
