@@ -58,29 +58,13 @@ class Memory:
         self._owners: dict[Any, Any] = {}  # a node, or an in-place result in its memory -> that node
         self._shared: set[Any] = set()
 
-    @staticmethod
-    def check(graph: Graph) -> None:
-        """Check a whole graph.
-
-        Raises:
-            NotLocalError: If it writes to memory that something else may read.
-        """
-        memory = Memory()
-        for node in graph.nodes:
-            if is_overload(node.target):
-                memory.see(node)
-                memory.without_writing(node)
-            elif node.op == "call_function":
-                memory._shared.update(node.all_input_nodes)
-
     def see(self, node: Any) -> None:
-        """Record a node that calls an operator of torch; called once for each node, in order."""
-        schema = node.target._schema
-        if schema.is_mutable:
+        """Record a node that calls a function; called once for each node, in order."""
+        if is_overload(node.target) and node.target._schema.is_mutable:
             owner = self._owners.get(node.args[0]) if node.args and isinstance(node.args[0], Node) else None
             if owner is not None:
                 self._owners[node] = owner
-        elif _may_alias(node.target):
+        elif not is_overload(node.target) or _may_alias(node.target):
             self._shared.update(self._owners.get(operand, operand) for operand in node.all_input_nodes)
         else:
             self._owners[node] = node
@@ -127,7 +111,6 @@ def decompose_locally(program: torch.export.ExportedProgram) -> None:
         recorded = (node.meta.get("val") for node in program.graph.nodes)
         mode = detect_fake_mode([value for value in recorded if isinstance(value, torch.Tensor)])
         try:
-            Memory.check(program.graph)
             with (
                 _composites(table) as (composite, rest),
                 torch.no_grad(),
@@ -199,10 +182,10 @@ class _Rewriter:
         target: Any = node.target
         if node.op != "call_function":
             raise NotLocalError
+        self._memory.see(node)
         if target is operator.getitem and not isinstance(renewed[node.args[0]], Node):
             return renewed[node.args[0]][node.args[1]]
         if is_overload(target):
-            self._memory.see(node)
             replacement = self._memory.without_writing(node)
             if target is _ATTENTION and any(operand.meta["val"].dim() != _RANK for operand in node.args[:3]):
                 return self._decomposed(node, renewed, _attention_of_rank_four)
