@@ -11,17 +11,28 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.ir.scopes import operand
-from sardonyx.passes._matching import consumer_of, operand_producer, require, require_sole, required, static, with_last
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Replacement
+from sardonyx.passes._matching import (
+    consumer_of,
+    operand_producer,
+    permutation,
+    require,
+    require_sole,
+    required,
+    static,
+    with_last,
+)
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, PairPass, Replacement
 
 _SWAP = (0, 2, 1, 3)
 
 
-class HoistRotaryEmbedding(NodePass):
+class HoistRotaryEmbedding(PairPass):
     """Rotary embeddings after the split into heads."""
 
     accuracy = Accuracy.EXACT
     roots = ("RotaryEmbedding",)
+    inner, operand = ("Transpose",), 0
+    read_elsewhere = "the split into heads is read elsewhere"
     opset = 23
     needs = 23
     example = Example(
@@ -47,12 +58,11 @@ class HoistRotaryEmbedding(NodePass):
         opset=23,
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match:
-        swap = required(_swap_before(node, 0))
-        require_sole(node, swap, graph, "the split into heads is read elsewhere")
-        states = required(swap.inputs[0])
+    def match_pair(self, inner: ir.Node, node: ir.Node, index: int, graph: Facts) -> Match:
+        states = required(inner.inputs[0])
+        require(permutation(inner, graph) == _SWAP)
         batch, length, *sizes = required(graph.shape(states))
-        heads, width = (static(dim, "the number of heads or their size is unknown", swap, node) for dim in sizes)
+        heads, width = (static(dim, "the number of heads or their size is unknown") for dim in sizes)
         dtype = graph.dtype(states)
         shape, merged_shape = (batch, length, heads, width), (batch, length, heads * width)
 
@@ -61,19 +71,13 @@ class HoistRotaryEmbedding(NodePass):
             rotated = op.learn(op.like(node, (whole, *node.inputs[1:]), num_heads=heads), dtype, merged_shape)
             return op.Transpose(with_last(rotated, shape, dtype, op), perm=list(_SWAP))
 
-        split = operand_producer(swap, 0, ("Reshape",))
+        split = operand_producer(inner, 0, ("Reshape",))
         merged = None if split is None else operand(split, 0)
         if split is not None and graph.shape(merged) == merged_shape:
-            is_sole = graph.sole_consumer(states) is swap
-            require(is_sole, "the split into heads is read elsewhere", split, swap, node)
-            return Match((split, swap, node), build=lambda op: build(op, merged))
+            require_sole(inner, split, graph, self.read_elsewhere, split, inner, node)
+            return Match((split, inner, node), build=lambda op: build(op, merged))
         # Only attention takes the heads merged; those of its values are split off here too.
         reader = required(consumer_of(node.outputs[0], graph, ("Attention",)))
-        require(node.outputs[0] in reader.inputs[:2] and _swap_before(reader, 2) is not None)
-        return Match((swap, node), build=build)
-
-
-def _swap_before(node: ir.Node, index: int) -> ir.Node | None:
-    """Return the Transpose of heads and length that produces an operand, otherwise None."""
-    swap = operand_producer(node, index, ("Transpose",))
-    return swap if swap is not None and tuple(swap.attributes.get_ints("perm") or ()) == _SWAP else None
+        values = required(operand_producer(reader, 2, self.inner))
+        require(node.outputs[0] in reader.inputs[:2] and permutation(values, graph) == _SWAP)
+        return Match((inner, node), build=build)

@@ -83,6 +83,30 @@ def as_biased(node: ir.Node, graph: Facts) -> Biased | None:
     return None
 
 
+class Projection(Struct, frozen=True, eq=False):
+    """x * W + b with a constant matrix and, if there is one, a constant vector."""
+
+    source: ir.Value
+    weight: ir.Value
+    bias: ir.Value | None
+    width: int
+    nodes: tuple[ir.Node, ...]
+
+
+def projection(value: ir.Value | None, user: ir.Node, graph: Facts) -> Projection:
+    """Return a value as a product with a constant matrix and maybe a bias, which only the user reads; else refuse."""
+    added = biased(value, user, graph)
+    product, reader, bias = (value, user, None) if added is None else (added.source, added.node, added.bias)
+    node = required(producer_of(product, user, ("MatMul",)))
+    require(graph.sole_consumer(node.outputs[0]) is reader, "a projection is read elsewhere")
+    source, weight = map(required, node.inputs)
+    shape = required(graph.static_shape(weight))
+    require(len(shape) == 2)
+    is_constant = graph.tensor(weight) is not None and (bias is None or graph.tensor(bias) is not None)
+    require(is_constant, "the weight or bias of a projection is not a constant")
+    return Projection(source, weight, bias, shape[1], (node,) if added is None else (node, added.node))
+
+
 LAYER, RMS = "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"
 NOT_A_BATCH = "the kernel takes only matrices or a batch of matrices"
 NOT_EQUAL = "the summands may have different shapes"

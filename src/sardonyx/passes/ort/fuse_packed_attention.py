@@ -18,10 +18,10 @@ from sardonyx.ir.facts import Shape
 from sardonyx.ir.scopes import operand
 from sardonyx.ir.tensors import ConcatTensor, reshaped
 from sardonyx.passes._mask_values import leaves_every_row
-from sardonyx.passes._matching import is_used, operand_producer, producer_of, require, required, static
+from sardonyx.passes._matching import is_used, operand_producer, require, required, static
 from sardonyx.passes._parts import is_last
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, Replacement
-from sardonyx.passes.ort._contrib import DOMAIN, OrtPass, biased, on_ort
+from sardonyx.passes.ort._contrib import DOMAIN, OrtPass, Projection, on_ort, projection
 
 BATCHES = "the batch is larger than one, and the kernel projects each element separately, which is slower"
 
@@ -99,8 +99,6 @@ class FusePackedAttention(OrtPass):
 
 
 SHARED_WEIGHT = "the weight of a projection is read elsewhere, so packing would store it twice"
-NO_CONSTANT = "the weight or bias of a projection is not a constant"
-READ_ELSEWHERE = "a projection is read elsewhere"
 
 _MASK, _PAST = 3, 4
 
@@ -117,16 +115,6 @@ def _check_mask(mask: ir.Value, scores: Shape, is_causal: bool, graph: Facts) ->
     require(is_whole, "its mask may not have a row for every query and a column for every key")
     shows = leaves_every_row(mask, graph, causal=is_causal)
     require(shows, "its mask may mask all keys of a row, for which the kernels differ")
-
-
-class Projection(Struct, frozen=True, eq=False):
-    """x * W + b with a constant matrix and, if there is one, a constant vector."""
-
-    source: ir.Value
-    weight: ir.Value
-    bias: ir.Value | None
-    width: int
-    nodes: tuple[ir.Node, ...]
 
 
 class Packed(Struct, frozen=True, eq=False):
@@ -168,26 +156,12 @@ def _packed(node: ir.Node, graph: Facts) -> Packed:
         and is_last(split.attributes.get_int("axis", 0), split.inputs[0], graph)
         and all(graph.sole_consumer(value) is node for value in split.outputs)
     ):
-        whole = _projection(split.inputs[0], split, graph)
+        whole = projection(split.inputs[0], split, graph)
         widths = tuple(static(required(graph.shape(value) or None)[-1]) for value in split.outputs)
         return Packed(whole.source, (whole,), widths, (*whole.nodes, split))
-    parts = tuple(_projection(value, node, graph) for value in node.inputs[:3])
+    parts = tuple(projection(value, node, graph) for value in node.inputs[:3])
     is_same = all(part.source is parts[0].source for part in parts)
     require(is_same, "queries, keys and values are projections of different states")
     require(all(graph.sole_consumer(part.weight) is not None for part in parts), SHARED_WEIGHT)
     nodes = tuple(node for part in parts for node in part.nodes)
     return Packed(parts[0].source, parts, tuple(part.width for part in parts), nodes)
-
-
-def _projection(value: ir.Value | None, user: ir.Node, graph: Facts) -> Projection:
-    """Return a value as a product with a matrix and maybe a bias."""
-    added = biased(value, user, graph)
-    product, reader, bias = (value, user, None) if added is None else (added.source, added.node, added.bias)
-    node = required(producer_of(product, user, ("MatMul",)))
-    require(graph.sole_consumer(node.outputs[0]) is reader, READ_ELSEWHERE)
-    source, weight = map(required, node.inputs)
-    shape = required(graph.static_shape(weight))
-    require(len(shape) == 2)
-    is_constant = graph.tensor(weight) is not None and (bias is None or graph.tensor(bias) is not None)
-    require(is_constant, NO_CONSTANT)
-    return Projection(source, weight, bias, shape[1], (node,) if added is None else (node, added.node))

@@ -20,14 +20,13 @@ from sardonyx.passes._matching import (
     consumer_of,
     is_used,
     operand_producer,
-    producer_of,
     require,
     required,
     size_of,
     static,
 )
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Replacement
-from sardonyx.passes.ort._contrib import Biased, biased
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, NoMatch, Refused, Replacement
+from sardonyx.passes.ort._contrib import Projection, projection
 
 _MASK, _PAST = 3, 4
 _OPERANDS = 6  # queries, keys, values, mask, past keys and values; newer opsets have more
@@ -100,63 +99,56 @@ class GroupAttentionQueries(NodePass):
     def match(self, node: ir.Node, graph: Facts) -> Match:
         group_heads, keys = (node.attributes.get_int(name, 0) for name in ("q_num_heads", "kv_num_heads"))
         require(0 < keys < group_heads and operand(node, _PAST) is not None and graph.target in self.targets)
-        product, add, rotary = _queries(node, graph)
-        projection = required(consumer_of(node.outputs[0], graph, ("MatMul",)))
-        require(graph.dtype(node.inputs[0]) == ir.DataType.FLOAT and _has_own_weight(projection, graph))
-        require(projection.inputs[0] is node.outputs[0])
+        require(graph.dtype(node.inputs[0]) == ir.DataType.FLOAT)
+        last = required(consumer_of(node.outputs[0], graph, ("MatMul",)))
+        require(last.inputs[0] is node.outputs[0] and graph.rank(last.inputs[1]) == 2)
+        require(graph.tensor(last.inputs[1]) is not None and graph.sole_consumer(required(last.inputs[1])) is last)
+        rotary = operand_producer(node, 0, ("RotaryEmbedding",))
+        require(rotary is None or graph.sole_consumer(rotary.outputs[0]) is node)
+        queries = _queries(rotary or node, graph)
         width, value_width = (static((graph.shape(node.inputs[index]) or (None,))[-1]) for index in (0, 2))
-        before = (product, None if add is None else add.node, rotary, projection, node)
-        nodes = tuple(each for each in before if each is not None)  # keys may be read before the projection
+        rotations = () if rotary is None else (rotary,)
+        nodes = (*queries.nodes, *rotations, last, node)  # keys may be read before the projection
         _check_rows(node, nodes, graph)
         heads = _Heads(keys, group_heads // keys)
 
         def build(op: Builder) -> Replacement:
-            states = required(product.inputs[0])
+            states = queries.source
             sizes = required(graph.shape(states))[:2]
             batch, length = (required(size_of(dim, (states,), op, graph)) for dim in sizes)
             rows = op.Mul(length, _number(heads.group, op))
             split = op.Concat(batch, rows, _number(width // heads.group, op), axis=0)
-            queries = op.MatMul(states, heads.weight(product.inputs[1], 1, op, graph))
-            if add is not None:
-                queries = op.Add(queries, heads.weight(add.bias, (graph.rank(add.bias) or 1) - 1, op, graph))
+            value = op.MatMul(states, heads.weight(queries.weight, 1, op, graph))
+            if queries.bias is not None:
+                bias = heads.weight(queries.bias, (graph.rank(queries.bias) or 1) - 1, op, graph)
+                value = op.Add(value, bias)
             if rotary is not None:
-                queries = op.like(rotary, (queries, *rotary.inputs[1:]))
-            queries = op.Reshape(queries, split)
+                value = op.like(rotary, (value, *rotary.inputs[1:]))
+            value = op.Reshape(value, split)
             mask = operand(node, _MASK)
             if mask is not None:  # with every row repeated for the queries of a group
                 wide = op.Tile(mask, op.constant(np.array([1, 1, 1, heads.group], np.int64), "repeats"))
                 masked = op.Concat(op.Shape(mask, start=0, end=2), rows, op.Shape(mask, start=3), axis=0)
                 mask = op.Reshape(wide, masked)
-            inputs = (queries, *node.inputs[1:3], mask, *node.inputs[_PAST:])
+            inputs = (value, *node.inputs[1:3], mask, *node.inputs[_PAST:])
             attributes = {**node.attributes, "q_num_heads": heads.keys}
             result, *appended = op.node("Attention", inputs, attributes, outputs=len(node.outputs[:3]))
             merged = op.Concat(batch, length, _number(value_width * heads.group, op), axis=0)
-            weight = heads.weight(projection.inputs[1], 0, op, graph)
+            weight = heads.weight(last.inputs[1], 0, op, graph)
             return [op.MatMul(op.Reshape(result, merged), weight), *appended]
 
-        return Match(nodes, outputs=(projection.outputs[0], *node.outputs[1:3]), build=build)
+        return Match(nodes, outputs=(last.outputs[0], *node.outputs[1:3]), build=build)
 
 
-def _queries(node: ir.Node, graph: Facts) -> tuple[ir.Node, Biased | None, ir.Node | None]:
-    """Return the product, bias and rotation that compute the queries; no match if something else reads a part."""
-    rotary = operand_producer(node, 0, ("RotaryEmbedding",))
-    require(rotary is None or graph.sole_consumer(rotary.outputs[0]) is node)
-    reader = rotary or node
-    add = biased(operand(reader, 0), reader, graph)
-    if add is not None:
-        require(graph.tensor(add.bias) is not None and graph.sole_consumer(add.bias) is add.node)
-    value, reader = (operand(reader, 0), reader) if add is None else (add.source, add.node)
-    product = required(producer_of(value, reader, ("MatMul",)))
-    require(graph.sole_consumer(product.outputs[0]) is reader)
-    require(graph.rank(product.inputs[0]) == 3 and _has_own_weight(product, graph))
-    return product, add, rotary
-
-
-def _has_own_weight(product: ir.Node, graph: Facts) -> bool:
-    """Return whether a product multiplies by a constant matrix that nothing else reads."""
-    weight = required(operand(product, 1))
-    is_matrix = graph.tensor(weight) is not None and graph.rank(weight) == 2
-    return is_matrix and graph.sole_consumer(weight) is product
+def _queries(reader: ir.Node, graph: Facts) -> Projection:
+    """Return the projection that a node reads as queries; no match if its weight or bias is read elsewhere."""
+    try:
+        queries = projection(operand(reader, 0), reader, graph)
+    except Refused:
+        raise NoMatch from None
+    own = [value for value in (queries.weight, queries.bias) if value is not None]
+    require(graph.rank(queries.source) == 3 and all(graph.sole_consumer(value) is not None for value in own))
+    return queries
 
 
 def _check_rows(node: ir.Node, nodes: tuple[ir.Node, ...], graph: Facts) -> None:
