@@ -13,7 +13,7 @@ only moves the borders between axes, splitting a part in two if a border falls i
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 import onnx_ir as ir
@@ -198,6 +198,27 @@ class Trail(Struct, eq=False):
             if len(node.outputs) > 1 or len(value.uses()) != 1 or value.is_graph_output():
                 return index
         return count
+
+    def sources(self, layout: Callable[[Stage], Axes | None]) -> Iterator[Source]:
+        """Yield the stages from which the traced value can be taken in another layout, nearest first."""
+        for index, stage in enumerate(self.stages):
+            goal = layout(stage)
+            steps = None if goal is None else conversion(stage.axes, goal)
+            if steps is not None:
+                yield Source(stage, steps, tuple(self.nodes[:index]))
+
+
+class Source(Struct, frozen=True, eq=False):
+    """A stage to take a value from, the steps that convert it, and the nodes that compute the value from it now."""
+
+    stage: Stage
+    steps: Conversion
+    nodes: tuple[ir.Node, ...]
+
+    @property
+    def picked(self) -> Part | None:
+        """Return the part of the stage of which a single index is selected."""
+        return next((part for part in flat(self.stage.axes) if part.picked is not None), None)
 
 
 def trace(value: ir.Value, graph: Facts, *, node: ir.Node, scales: bool) -> Trail | None:

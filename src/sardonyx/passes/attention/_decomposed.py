@@ -21,7 +21,7 @@ from sardonyx.passes._layout import (
     Axes,
     Axis,
     Conversion,
-    Stage,
+    Source,
     Trail,
     conversion,
     flat,
@@ -183,18 +183,10 @@ _READERS = {
 NOT_CONSTANT = "its operands need a Reshape whose target is not constant"
 
 
-class Operand(Struct, frozen=True, eq=False):
-    """The value to take queries, keys or values from, the steps that convert it, and the nodes that become unused."""
-
-    stage: Stage
-    steps: Conversion
-    unused: tuple[ir.Node, ...]
-
-
 class Layout(Struct, frozen=True, eq=False):
     """The operands in the form that Attention takes, and the conversion of its result to the original layout."""
 
-    operands: tuple[Operand, Operand, Operand]
+    operands: tuple[Source, Source, Source]
     back: Conversion
     shape: Shape  # of Attention's result
     heads: Axis | None  # of the queries; None if there is a single head without an axis
@@ -297,10 +289,8 @@ def _without_repetition(roles: _Roles, queries: _Roles) -> _Roles:
     return _Roles(roles.batch, heads, roles.length, roles.width)
 
 
-def _operand(roles: _Roles, trail: Trail) -> Operand:
+def _operand(roles: _Roles, trail: Trail) -> Source:
     """Return the stage of the trace from which the conversion saves the most nodes."""
-    conversions = [(index, conversion(stage.axes, roles.axes)) for index, stage in enumerate(trail.stages)]
-    possible = [(index, steps) for index, steps in conversions if steps is not None]
-    best = max(possible, key=lambda each: trail.dying(each[0]) - len(each[1]), default=None)
-    index, steps = required(best, NOT_CONSTANT)
-    return Operand(trail.stages[index], steps, tuple(trail.nodes[:index]))
+    sources = trail.sources(lambda _: roles.axes)
+    best = max(sources, key=lambda source: trail.dying(len(source.nodes)) - len(source.steps), default=None)
+    return required(best, NOT_CONSTANT)

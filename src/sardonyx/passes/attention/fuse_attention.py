@@ -126,7 +126,7 @@ def _matched(path: tuple[ir.Node, ...], scores: Scores, graph: Facts) -> Match:
     scale = scores.scale * operands[0].stage.factor * operands[1].stage.factor
     require(_SCALES[0] <= scale <= _SCALES[1], "its scale is not a positive number in single precision")
     masks = read_masks(scores, layout, dtype, graph)
-    taken_over = [*masks.nodes, *(node for operand in operands for node in operand.unused)]
+    taken_over = [*masks.nodes, *(node for operand in operands for node in operand.nodes)]
     nodes = [*taken_over, *reversed(scores.nodes), *path]
     is_default = isinstance(layout.width, int) and abs(scale * math.sqrt(layout.width) - 1) < CLOSE
     attributes: dict[str, Any] = {

@@ -18,7 +18,7 @@ from sardonyx.ir.scopes import has_references
 from sardonyx.passes._layout import (
     Axes,
     Conversion,
-    Part,
+    Source,
     Stage,
     Trail,
     conversion,
@@ -109,15 +109,6 @@ class MergeAttentionHeads(NodePass):
         return Match(nodes, outputs=(end_value, *extra), build=build)
 
 
-class _OperandSource(Struct, frozen=True, eq=False):
-    """An operand as [batch, length, heads * width], possibly packed with others."""
-
-    stage: Stage
-    steps: Conversion
-    nodes: tuple[ir.Node, ...]  # that compute the operand from the stage now
-    picked: Part | None = None
-
-
 class _End(Struct, frozen=True, eq=False):
     """Where the result of the new Attention replaces the old one."""
 
@@ -130,7 +121,7 @@ class _Plan(Struct, frozen=True, eq=False):
     """A choice of operands and of the end, with its cost."""
 
     node: ir.Node
-    operands: tuple[_OperandSource, ...]
+    operands: tuple[Source, ...]
     end: _End
 
     @property
@@ -159,15 +150,15 @@ class _Plan(Struct, frozen=True, eq=False):
         return [node for node in dead if node is not self.node]
 
 
-def _operand_sources(trail: Trail) -> list[_OperandSource]:
+def _operand_sources(trail: Trail) -> list[Source]:
     """Return the cheapest stage to take an operand from, and the cheapest at which it is packed with others."""
     batch, heads, length, width = trail.axes
-    sources: list[_OperandSource] = []
-    for index, stage in enumerate(trail.stages):
+
+    def merged(stage: Stage) -> Axes | None:
         picks = [part for part in flat(stage.axes) if part.picked is not None]
-        steps = conversion(stage.axes, [batch, length, [*picks, *heads, *width]]) if len(picks) <= 1 else None
-        if steps is not None:
-            sources.append(_OperandSource(stage, steps, tuple(trail.nodes[:index]), *picks))
+        return [batch, length, [*picks, *heads, *width]] if len(picks) <= 1 else None
+
+    sources = list(trail.sources(merged))
     by_kind = ([each for each in sources if (each.picked is None) == is_whole] for is_whole in (True, False))
     return [min(kind, key=lambda source: len(source.steps) - len(source.nodes)) for kind in by_kind if kind]
 
