@@ -20,7 +20,7 @@ from sardonyx.ir.rules import Builder
 from sardonyx.ir.scopes import operand
 from sardonyx.ir.support import GROUP_BIAS
 from sardonyx.passes._matching import operand_producer, optional, producer_of, require, required
-from sardonyx.passes._numbers import FLOATS
+from sardonyx.passes._numbers import FLOATS, may_flip
 
 USED_ELSEWHERE = "the value before it is also used elsewhere"
 NO_CONSTANT_WEIGHT = "the weight before it is not a constant"
@@ -109,6 +109,27 @@ def biased_product(add: ir.Node, graph: Facts) -> tuple[ir.Node, ir.Value] | Non
         if product is not None and bias is not None and graph.tensor(bias) is not None:
             return product, bias
     return None
+
+
+def applied(
+    node: ir.Node, index: int, constant: ir.TensorProtocol, graph: Facts, *nodes: ir.Node
+) -> tuple[Expression, Expression]:
+    """Return scale and shift that arithmetic with a constant applies to one operand.
+
+    Refuses if they are not finite, or if the sign of a zero may show.
+    """
+    numbers, one, zero = known(constant).reshaped([-1]), literal(1.0), literal(0.0)
+    affine = {
+        "Mul": (numbers, zero),
+        "Add": (one, numbers),
+        "Sub": (one, -numbers) if index == 0 else (-one, numbers),
+        "Div": (one / numbers, zero) if index == 0 else None,
+    }
+    scale, shift = required(affine[node.op_type])
+    require(is_finite(scale, shift), "the constant gives no finite scale", *nodes)
+    flips = may_flip(scale.numpy(), shift.numpy(), node.outputs[0], graph)
+    require(not flips, "the sign of a zero may be visible", *nodes)
+    return scale, shift
 
 
 def is_finite(*numbers: Expression) -> bool:

@@ -42,20 +42,15 @@ class MergeSlicesIntoSplit(NodePass):
         own = required(_piece(node, graph))
         source, axis = own.source, own.axis
         require(own.positions.start == 0 and len(source.uses()) <= MAX_CONSUMERS)
-        pieces: list[Piece] = []
-        for user in dict.fromkeys(use.node for use in source.uses()):
-            piece = _piece(user, graph) if operator(user) == "Slice" and user.graph is node.graph else None
-            if piece is not None and piece.axis == axis and piece.source is source:
-                pieces.append(piece)
+        users = [user for user in dict.fromkeys(use.node for use in source.uses()) if user.graph is node.graph]
+        found = (_piece(user, graph) for user in users if operator(user) == "Slice")
+        pieces = [piece for piece in found if piece and piece.axis == axis and piece.source is source]
         require(len(pieces) > 1)
         pieces.sort(key=lambda piece: (piece.positions.start, piece.positions.stop))
-        order = tuple(piece.node for piece in pieces)
-        starts, ends = (
-            [*edges] for edges in zip(*((p.positions.start, p.positions.stop) for p in pieces), strict=True)
-        )
-        is_cover = [*starts, own.size] == [0, *ends]
+        ranges, order = [piece.positions for piece in pieces], tuple(piece.node for piece in pieces)
+        is_cover = [*(part.start for part in ranges), own.size] == [0, *(part.stop for part in ranges)]
         require(is_cover, "the slices do not cover the axis exactly once", *order)
-        first, sizes = graph.first(order), [len(piece.positions) for piece in pieces]
+        first, sizes = graph.first(order), list(map(len, ranges))
         nodes = (*(each for each in order if each is not first), first)
         outputs = tuple(each.outputs[0] for each in order)
         return Match(nodes, outputs=outputs, build=lambda op: split_into(source, axis, sizes, op))

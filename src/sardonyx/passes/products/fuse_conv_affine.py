@@ -12,12 +12,10 @@ import math
 
 import onnx_ir as ir
 
-from sardonyx.ir.expressions import known, literal
 from sardonyx.ir.facts import SMALL_CONSTANT_BYTES
 from sardonyx.ir.ops import ARITHMETIC, CONVOLUTIONS
-from sardonyx.passes._channels import is_finite, linear_before, rebuilt
+from sardonyx.passes._channels import applied, linear_before, rebuilt
 from sardonyx.passes._matching import require, required
-from sardonyx.passes._numbers import may_flip
 from sardonyx.passes.base import Accuracy, Example, Facts, Match, OperandPass
 
 
@@ -49,15 +47,5 @@ class FuseConvAffine(OperandPass):
         shape = (*(1,) * (rank - len(sizes)), *sizes)
         is_vector = len(shape) == rank and shape[1] in (1, linear.channels) and math.prod(shape) == shape[1]
         require(is_vector, "the constant varies within a channel", *nodes)
-        numbers, one, zero = known(constant).reshaped([-1]), literal(1.0), literal(0.0)
-        affine = {
-            "Mul": (numbers, zero),
-            "Add": (one, numbers),
-            "Sub": (one, -numbers) if index == 0 else (-one, numbers),
-            "Div": (one / numbers, zero) if index == 0 else None,
-        }
-        scale, shift = required(affine[node.op_type])
-        require(is_finite(scale, shift), "the constant gives no finite scale", *nodes)
-        flips = may_flip(scale.numpy(), shift.numpy(), node.outputs[0], graph)
-        require(not flips, "the sign of a zero may be visible", *nodes)
+        scale, shift = applied(node, index, constant, graph, *nodes)
         return Match(nodes, build=lambda op: rebuilt(linear, scale, shift, op))

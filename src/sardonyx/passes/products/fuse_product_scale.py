@@ -10,16 +10,15 @@ from __future__ import annotations
 
 from functools import partial
 
-import numpy as np
 import onnx_ir as ir
 
-from sardonyx.ir.expressions import Expression, known, literal
+from sardonyx.ir.expressions import Expression, literal
 from sardonyx.ir.facts import SMALL_CONSTANT_BYTES
 from sardonyx.ir.ops import MATRIX_PRODUCTS
 from sardonyx.ir.scopes import operand
-from sardonyx.passes._channels import USED_ELSEWHERE, Linear, biased_product, is_finite
+from sardonyx.passes._channels import USED_ELSEWHERE, Linear, applied, biased_product
 from sardonyx.passes._matching import operand_producer, permutation, require, required
-from sardonyx.passes._numbers import FLOATS, may_flip
+from sardonyx.passes._numbers import FLOATS
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, OperandPass, Replacement
 
 
@@ -78,11 +77,7 @@ class FuseProductScale(OperandPass):
         require(len(shape) <= required(graph.rank(product.outputs[0])))
         is_row = constant.size == 1 or constant.size == shape[-1] == columns
         require(is_row, "the constant varies within a column", *nodes)
-        numbers = known(constant).reshaped([-1])  # all along one axis, so a Transpose leaves them in order
-        scale = literal(1.0) / numbers if node.op_type == "Div" else numbers
-        require(is_finite(scale), "the constant gives no finite scale", *nodes)
-        flips = may_flip(scale.numpy(), np.zeros(columns), node.outputs[0], graph)
-        require(not flips, "the sign of a zero may be visible", *nodes)
+        scale, _ = applied(node, index, constant, graph, *nodes)  # along one axis, so a Transpose keeps their order
         return Match(nodes, build=partial(_rescaled, linear, move, scale))
 
 
