@@ -11,6 +11,10 @@ from hypothesis import HealthCheck, given, settings
 import sardonyx
 from passes.attentions import forms
 from passes.util import outputs
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.rules import Match
+from sardonyx.passes.attention.fuse_attention import FuseAttention
+from sardonyx.verbs.analyze.fingerprint.attention import Attention, GraphView
 
 TOLERANCE = {"float32": (1e-3, 1e-5), "float16": (2e-2, 1e-6)}
 
@@ -45,3 +49,20 @@ def test_every_form_computes_what_its_source_does(case: tuple[onnx.ModelProto, d
         assert made is not None
         got = outputs(ir.to_proto(made), feeds)
         assert not [different for pair in zip(wanted, got, strict=True) if (different := differs(*pair))], target
+
+
+@pytest.mark.slow
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(forms())
+def test_every_attention_that_is_fused_is_a_site_of_the_same_products(
+    case: tuple[onnx.ModelProto, dict[str, np.ndarray]],
+) -> None:
+    view = GraphView(ir.from_proto(case[0]))
+    facts, rule = Facts(view.model), FuseAttention()
+    facts.infer()
+    sites = {site.nodes[1]: site for site in Attention(view).sites}
+    for node in (node for node, name in view.names.items() if name == "Softmax"):
+        match = rule.outcome(rule.match, node, facts)
+        if isinstance(match, Match):
+            assert sites[node].nodes[2] is match.root
+            assert sites[node].first in match.nodes
