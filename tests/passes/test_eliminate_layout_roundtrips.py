@@ -145,6 +145,33 @@ def test_any_two_permutations_around_a_constant(data: st.DataObject) -> None:
     assert_same(text, model)
 
 
+def grouped(sizes: list[int], data: st.DataObject) -> list[int]:
+    """The sizes with neighbours multiplied, and some ones in between."""
+    shape = [1]
+    for size in sizes:
+        if data.draw(st.booleans()):
+            shape[-1] *= size
+        else:
+            shape.append(size)
+    return shape if shape[0] > 1 or data.draw(st.booleans()) else shape[1:]
+
+
+@pytest.mark.slow
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_any_two_views_around_a_constant(data: st.DataObject) -> None:
+    sizes = data.draw(st.lists(st.sampled_from([2, 3, 5]), min_size=2, max_size=4))
+    source, viewed, result = (grouped(sizes, data) for _ in range(3))
+    shape = [data.draw(st.sampled_from([1, dim])) for dim in viewed]
+    numbers = ", ".join(str(number) for number in range(1, int(np.prod(shape)) + 1))
+    text = graph_text(f"""agraph (float{source} k) => (float[{", ".join("ABCDE"[: len(result)])}] y) <
+        int64[{len(viewed)}] s = {{{", ".join(map(str, viewed))}}}, float{shape} c = {{{numbers}}},
+        int64[{len(result)}] t = {{{", ".join(map(str, result))}}}> {{
+        x = Neg(k)  a = Reshape(x, s)  f = Mul(a, c)  g = Reshape(f, t)  y = Neg(g) }}""")
+    model, _ = run_passes(text, PASSES)
+    assert_same(text, model)
+
+
 def test_a_constant_of_strings_is_not_rearranged() -> None:
     text = graph_text("""agraph (string[4, 6] x) => (bool[4, 6] y)
         <int64[3] s = {2, 2, 6}, int64[2] t = {4, 6}> { a = Reshape(x, s)  b = Equal(a, c)  y = Reshape(b, t) }""")
