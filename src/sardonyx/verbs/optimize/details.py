@@ -7,6 +7,7 @@ whether it is one operator or decomposed), and those before optimization are pai
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -206,13 +207,9 @@ class _SiteDescriber:
     def _scaling(self, value: ir.Value | None) -> Iterator[ir.Node]:
         """Yield the nodes right before the product that multiply an operand by a scalar, and the moves between them."""
         moves: list[ir.Node] = []
-        while (producer := value.producer() if value is not None else None) in self._view.names:
-            assert producer is not None
-            data = list(self._view.data(producer))
+        for producer, source in self._view.chain(value, self._layers):
             name = self._view.names[producer]
-            if len(data) != 1 or producer in self._layers:
-                return
-            others = [operand for operand in producer.inputs if operand is not None and operand is not data[0]]
+            others = [operand for operand in producer.inputs if operand is not None and operand is not source]
             if name in _FACTORS and all(map(self._is_single, others)):
                 yield from (*moves, producer)
                 moves = []
@@ -220,7 +217,6 @@ class _SiteDescriber:
                 moves.append(producer)
             else:
                 return
-            value = data[0]
 
     # The number and width of the heads, as far as shapes and attributes determine them.
 
@@ -306,18 +302,13 @@ class _SiteDescriber:
     def _heads_before(self, scores: ir.Node, size: int | None) -> int | None:
         """Count the heads at the layer that computes the queries of all heads, if only moves follow it."""
         value = scores.inputs[0]
-        for _ in range(_MAX_VISITED):
-            producer = value.producer() if value is not None else None
-            if producer is None or value is None:
+        for node, source in itertools.islice(self._view.chain(value, self._layers), _MAX_VISITED):
+            if self._view.names[node] not in _KEEPS:
                 return None
-            if producer in self._layers:
-                shape = self._facts.shape(value)
-                return _quotient(_number(shape[-1]), size) if shape and producer.op_type in ops.ALL_PRODUCTS else None
-            data = list(self._view.data(producer))
-            if len(data) != 1 or self._view.names[producer] not in _KEEPS:
-                return None
-            value = data[0]
-        return None
+            value = source
+        layer, shape = value.producer() if value is not None else None, self._facts.shape(value)
+        is_product = layer in self._layers and layer.op_type in ops.ALL_PRODUCTS
+        return _quotient(_number(shape[-1]), size) if shape and is_product else None
 
     def _heads_between(self, product: ir.Node) -> int | None:
         """Return the size of the axis before rows and columns."""
@@ -331,16 +322,11 @@ class _SiteDescriber:
         if query is not None and key is not None and scores.op_type != "Einsum":
             for one, other in zip(query[-3::-1], key[-3::-1], strict=False):
                 times *= one if other == 1 and isinstance(one, int) else 1
-        value = scores.inputs[1]
-        while (
-            producer := value.producer() if value is not None else None
-        ) is not None and producer not in self._layers:
-            data = list(self._view.data(producer))
-            name = self._view.names[producer]
-            if len(data) != 1 or name not in ops.REPEATS | _MOVES | {"Mul", "Div"}:
+        for node, _ in self._view.chain(scores.inputs[1], self._layers):
+            name = self._view.names[node]
+            if name not in ops.REPEATS | _MOVES | {"Mul", "Div"}:
                 break
-            times *= self._factor(producer) if name in ops.REPEATS else 1
-            value = data[0]
+            times *= self._factor(node) if name in ops.REPEATS else 1
         return times
 
     def _factor(self, repeats: ir.Node) -> int:

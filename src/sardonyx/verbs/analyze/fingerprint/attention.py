@@ -93,6 +93,15 @@ class GraphView:
                 found.update(new)
                 queue += new
 
+    def chain(self, value: ir.Value | None, stop: Container[ir.Node]) -> Iterator[tuple[ir.Node, ir.Value]]:
+        """Yield the nodes that a value is computed from, nearest first, with the only data that each reads."""
+        while value is not None and (producer := value.producer()) in self.names and producer not in stop:
+            data = list(self.data(producer))
+            if len(data) != 1:
+                return
+            (value,) = data
+            yield producer, value
+
     def downward(self, start: ir.Value, stop: Container[ir.Node]) -> Iterator[ir.Node]:
         """Yield the nodes that depend on a value, nearest first, without passing the nodes in `stop`."""
         found = {start: None}
