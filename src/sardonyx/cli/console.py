@@ -184,7 +184,6 @@ def announce(what: str, seconds: float, *, shown: bool) -> None:
 
 
 def _writable(text: str, stream: TextIO) -> str:
-    """Return the text as this stream can encode it."""
     encoding = stream.encoding or "utf-8"
     try:
         text.encode(encoding)

@@ -408,7 +408,6 @@ class _Results:
         return self._digests[index]
 
     def fleet(self, seconds: float) -> Fleet:
-        """Return the summary."""
         machines = list(dict.fromkeys(outcome.machine for outcome, _ in self._outcomes.values() if outcome.machine))
         return Fleet(
             command=self._verb,

@@ -218,7 +218,6 @@ def check_sources(sources: list[str]) -> list[str]:
 
 
 def _custom_ops(libraries: Sequence[Path]) -> AbstractContextManager[object]:
-    """Load operator libraries for as long as the command runs."""
     from sardonyx.runtime.library import custom_ops
 
     return custom_ops(*libraries)

@@ -189,7 +189,6 @@ class _Watch(threading.Thread):
                 return
 
     def stop(self) -> None:
-        """Stop watching."""
         self._ended.set()
         self.join()
 

@@ -197,7 +197,6 @@ def _formulas(analysis: Analysis) -> Iterator[doc.Block]:
 
 
 def _cache(source: AnalysisSource, analysis: Analysis) -> doc.Section:
-    """Return what a decoder keeps from one run to the next."""
     title = "Cache of keys and values" + (f" of {source.label}" if len(analysis.sources) > 1 else "")
     cache = source.cache
     if cache is None:

@@ -310,32 +310,23 @@ def quantile(ordered: Sequence[float], at: float) -> float:
     return ordered[low] + (place - low) * (ordered[high] - ordered[low])
 
 
-class FailureGroup(Struct, frozen=True):
-    """Models that failed for the same reason, up to names and numbers."""
-
-    reason: str
-    rows: tuple[ModelRow, ...]
-
-
-def failure_groups(fleet: Fleet) -> list[FailureGroup]:
-    """Return the failures by reason, the most frequent first."""
+def failure_groups(fleet: Fleet) -> list[tuple[str, list[ModelRow]]]:
+    """Return the failures by reason, up to names and numbers, the most frequent first."""
     groups = defaultdict[str, list[ModelRow]](list)
     for row in fleet.models:
         if row.status == "failed":  # without what differs from model to model: its name, other names in quotes, numbers
             text = row.reason.replace(row.source, "MODEL").replace(row.name, "MODEL")
             groups[_NUMBER.sub("N", _QUOTED.sub("'…'", text))].append(row)
-    ordered = sorted(groups.items(), key=lambda entry: (-len(entry[1]), entry[0]))
-    return [FailureGroup(reason, tuple(rows)) for reason, rows in ordered]
+    return sorted(groups.items(), key=lambda entry: (-len(entry[1]), entry[0]))
 
 
 def failure_section(fleet: Fleet, most: int = 20) -> doc.Section:
     """Return the failures by reason, with the number of models and the first ones."""
     rows: list[tuple[Text, ...]] = []
-    for group in failure_groups(fleet):
-        reason = group.reason if len(group.rows) > 1 else next(iter(group.rows)).reason
-        more = f", and {len(group.rows) - _NAMES} more" if len(group.rows) > _NAMES else ""
-        names = ", ".join(fmt.name(row.name) for row in group.rows[:_NAMES])
-        rows.append((fmt.one_line(reason), len(group.rows), names + more))
+    for reason, failed in failure_groups(fleet):
+        more = f", and {len(failed) - _NAMES} more" if len(failed) > _NAMES else ""
+        names = ", ".join(fmt.name(row.name) for row in failed[:_NAMES])
+        rows.append((fmt.one_line(reason if len(failed) > 1 else failed[0].reason), len(failed), names + more))
     columns = (text_column("reason", whole=True), "models", text_column("which"))
     rest = f"and {fmt.plural(len(rows) - most, 'other reason')}" if len(rows) > most else ""
     title = f"{fmt.plural(sum(row.status == 'failed' for row in fleet.models), 'model')} failed"
@@ -400,7 +391,6 @@ def sample_tables(fleet: Fleet, seed: int = 0) -> dict[str, doc.Table]:
 
 
 def _linked(rows: Sequence[ModelRow], fleet: Fleet) -> doc.Table:
-    """Return rows in which the name of a model is a link to its record."""
     links = [quote(f"{row.name}.json") if f"{row.name}.json" in row.files else "" for row in rows]
     names = [Span(fmt.name(row.name), target=link) for row, link in zip(rows, links, strict=True)]
     return _table(rows, names, fleet)

@@ -53,7 +53,6 @@ class _LogScale(svg.Scale, frozen=True):
         return self.start + (self.end - self.start) * share
 
     def interval(self, loss: Interval, y: float) -> str:
-        """Return the line from one end of an interval to the other."""
         return svg.line(self(loss.low), y, self(loss.high), y, "own")
 
     def axis(self, top: float, bottom: float, limit: float | None) -> Iterator[str]:

@@ -184,9 +184,7 @@ OPPORTUNITIES = _kind(
     Opportunities,
     *_sizes(_fields("before")),
     *(
-        replace(
-            each, name=f"{each.name}_after", meaning=f"the same once every pass has run: {each.meaning}", common=False
-        )
+        replace(each, name=f"{each.name}_after", meaning=f"{_ONCE_RUN}: {each.meaning}", common=False)
         for each in _sizes(_fields("after"))
     ),
     Measure("found", "matches that passes would rewrite or skip"),

@@ -99,7 +99,6 @@ WHOLE_PASS = "*"  # the root of a rollback that removed a pass altogether
 OPERATORS_SHOWN, ADDED_SHOWN, PASSES_SHOWN, NOTES_SHOWN, ROLLBACKS_SHOWN, REASONS_SHOWN = 5, 2, 4, 2, 3, 3
 PASSES_LISTED = 8  # where passes are the whole answer
 CONSTANT = "Constant"  # the number of Constant nodes depends on the exporter, so the sum leaves them out
-_OPERATOR_HEADINGS = (text_column("operator"), "before", "after", "change")
 
 
 def run_document(run: Run, view: View) -> doc.Document:

@@ -167,13 +167,8 @@ def table_files(table: records.Table) -> Iterator[tuple[str, bytes]]:
 
 def table_json(table: records.Table) -> bytes:
     """Return the table with its rows as objects."""
-    document = {
-        "name": table.name,
-        "title": table.title,
-        "about": table.about,
-        "timed": table.timed,
-        "rows": table.named_rows(),
-    }
+    document = {name: getattr(table, name) for name in ("name", "title", "about", "timed")}
+    document["rows"] = table.named_rows()
     return msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
 
 

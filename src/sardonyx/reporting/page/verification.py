@@ -61,7 +61,6 @@ def section(bundle: RunBundle) -> Section:
 
 
 def _pytorch(export: Export | None) -> dict[str, Any]:
-    """Return the first model of the chain."""
     station: dict[str, Any] = {"role": "PyTorch", "known": export is not None}
     if export is None:
         return station | {"name": "not known", "facts": ["this run started from an ONNX file"], "sha256": None}

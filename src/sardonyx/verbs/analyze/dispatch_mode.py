@@ -217,11 +217,9 @@ class _Overload:
         return [*args, *(kwargs.get(self.names[index], self._defaults[index]) for index in rest)]
 
     def read(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
-        """Return the tensors that the operator reads, in the order of its arguments."""
         return _tensors([value for value, is_read in zip(arguments, self._read, strict=True) if is_read])
 
     def changed(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
-        """Return the tensors among the arguments that the operator writes."""
         return _tensors([value for value, is_written in zip(arguments, self._written, strict=True) if is_written])
 
 
@@ -260,9 +258,7 @@ class ModuleTracker:
         self._tree, self._members = LiveTree(root), set(root.modules())
         self._calls: list[ModuleStep] = []
         self._count = 0
-        self._path: str | None = None  # of the innermost module, computed on demand
-        self._modules = _modules_by_node(root)
-        self._code, self._lines = _generated_code(root)
+        self._code, self._modules = _generated_code(root)
 
     def current(self) -> str:
         """Return the path of the running module, with a second call marked `block@1`."""
@@ -270,12 +266,8 @@ class ModuleTracker:
         frame = sys._getframe(1) if self._code is not None else None  # pyright: ignore[reportPrivateUsage]  # documented
         while frame is not None and frame.f_code is not self._code:
             frame = frame.f_back
-        by_node = self._modules.get(self._lines.get(frame.f_lineno, "")) if frame is not None else None
-        if by_node is not None:
-            return by_node
-        if self._path is None:
-            self._path = self._tree.path(self._calls)
-        return self._path
+        by_node = self._modules.get(frame.f_lineno) if frame is not None else None
+        return self._tree.path(self._calls) if by_node is None else by_node
 
     @contextlib.contextmanager
     def tracking(self) -> Generator[None]:
@@ -294,29 +286,23 @@ class ModuleTracker:
         if module in self._members:
             self._count += 1
             self._calls.append(ModuleStep(module, self._count))
-            self._path = None
 
     def _leave(self, module: nn.Module, _inputs: object, _output: object) -> None:
         if module in self._members:
             self._calls.pop()
-            self._path = None
 
 
 def _generated_code(root: nn.Module) -> tuple[CodeType | None, Mapping[int, str]]:
-    """Return the generated code of a graph module, and the node of each of its lines."""
+    """Return the generated code of a graph module, and the module of each of its lines.
+
+    They are those that `decompose` stored for the nodes, otherwise those from torch.export.
+    """
     if not isinstance(root, fx.GraphModule):
         return None, {}
-    forward: Any = type(root).forward
-    lines = enumerate(root.code.split("\n"), start=1)
-    return forward.__code__, {number: match[1] for number, line in lines if (match := _ASSIGNED.match(line))}
-
-
-def _modules_by_node(root: nn.Module) -> Mapping[str, str]:
-    """Return the modules of the nodes of a graph module as stored by `decompose`, otherwise those from torch.export."""
-    if not isinstance(root, fx.GraphModule):
-        return {}
     decomposition: Any = getattr(root, _DECOMPOSITION, None)
-    if decomposition is not None:
-        return decomposition.modules
     stacks = {node.name: node.meta.get("nn_module_stack") for node in root.graph.nodes}
-    return {name: str(next(reversed(stack.values()))[0]) for name, stack in stacks.items() if stack}
+    modules = {name: str(next(reversed(stack.values()))[0]) for name, stack in stacks.items() if stack}
+    modules = modules if decomposition is None else decomposition.modules
+    names = enumerate(map(_ASSIGNED.match, root.code.split("\n")), start=1)
+    forward: Any = type(root).forward
+    return forward.__code__, {line: modules[name[1]] for line, name in names if name and name[1] in modules}

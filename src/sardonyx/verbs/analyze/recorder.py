@@ -54,7 +54,6 @@ Convert = Callable[[Any], Size]  # converts sizes of torch
 
 
 def _to_program(log: TraceLog, convert: Convert, symbols: dict[str, int], notes: Iterable[str]) -> Program:
-    """Convert the log of a run to a program."""
     values = [replace(value, shape=tuple(map(convert, value.shape))) for value in log.values]
     buffers = [
         replace(buffer, bytes=convert(buffer.bytes), died=log.died.get(index))
@@ -475,5 +474,4 @@ def _blocked(value: Value, axes: Sequence[int], block: int) -> Size:
 
 
 def _padded(size: Size, block: int) -> Size:
-    """Round a size up to whole blocks."""
     return multiply(block, floor_quotient(add(size, block - 1), block))

@@ -39,7 +39,6 @@ class _Recurrent(nn.Module):
         self.classify = nn.Linear(hidden, classes)
 
     def forward(self, signal: torch.Tensor) -> torch.Tensor:
-        """Return a score for each class."""
         states, _ = self.lstm(signal)
         return self.classify(states[:, -1])
 
@@ -53,7 +52,6 @@ class _Perceptron(nn.Module):
         self.classify = nn.Linear(hidden, classes)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """Return a score for each class."""
         state = nn.functional.gelu(self.widen(features))
         for norm, layer in zip(self.norms, self.layers, strict=True):
             state = state + nn.functional.gelu(layer(norm(state)))
@@ -68,5 +66,4 @@ class _Hidden(nn.Module):
         self.model = model
 
     def forward(self, input_features: torch.Tensor) -> torch.Tensor:
-        """Return the last hidden state."""
         return self.model(input_features)[0]

@@ -265,7 +265,6 @@ def _outputs(answers: Answers) -> Iterator[tuple[str, str, Answer, Answer]]:
 
 
 def _class_row(accuracy: str, dtype: str, outputs: Sequence[Answer]) -> tuple[Entry, ...]:
-    """Return the row of a class and a floating-point type."""
     eps: float = outputs[0]["eps"]
     elements, equal = (sum(output[name] for output in outputs) for name in ("elements", "equal"))
     most = max(output["scaled"]["max"] for output in outputs)

@@ -92,7 +92,6 @@ class _Border:
 
     @property
     def leaving(self) -> int:
-        """The number of values that are needed outside."""
         return len(self._leaving)
 
 

@@ -31,7 +31,6 @@ from sardonyx.verbs.analyze.costs.program import (
 
 
 def _number(call: Call, name: str, default: int = 0) -> int:
-    """Return an integer attribute."""
     value = call.attributes.get(name, default)
     if not isinstance(value, int):
         raise UnknownSize
@@ -135,7 +134,6 @@ def _packed_attention_of(masks: tuple[int, ...], past_index: int) -> Rule:
 def _by_heads(
     source: Value, batch: Size, rows: Size, keys: Size, heads: Size, width: Size, values: Size, masks: int
 ) -> Description:
-    """Describe attention by the total width of all heads."""
     head, value_head = floor_quotient(width, heads), floor_quotient(values, heads)
     return attention_of(source, (batch, heads, rows), keys, head, value_head, mask=masks > 0)
 
@@ -172,7 +170,6 @@ def _group_query_attention(call: Call) -> Description:
 
 
 def _recurrent_of(cell: str) -> Rule:
-    """Return the rule of a recurrent layer in one direction or two."""
 
     def rule(call: Call) -> Description:
         source, weight, recurrence = call.operand(0, 3), call.operand(1, 3), call.operand(2, 3)

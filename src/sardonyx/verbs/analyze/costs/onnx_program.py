@@ -156,7 +156,6 @@ class _ProgramBuilder(Struct):
     notes: dict[str, None] = field(default_factory=dict[str, None])
 
     def build(self, model: ir.Model, inputs: list[ir.Value], symbols: dict[str, int]) -> Program:
-        """Return the whole program."""
         frame = Frame(self.facts.shapes, {})
         arguments = [self._allocate(value, frame, Store.INPUT, "", None) for value in inputs]
         self._graph(model.graph, frame)
@@ -180,7 +179,6 @@ class _ProgramBuilder(Struct):
     # Memory
 
     def _allocate(self, value: ir.Value, frame: Frame, store: Store, module: str, born: int | None) -> int:
-        """Add a value in a new buffer."""
         tensor, _ = frame.value(value, len(self.buffers))
         self.buffers.append(Buffer(tensor.bytes, store, module, born))
         return self._add(value, tensor, frame)
