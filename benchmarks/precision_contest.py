@@ -179,14 +179,7 @@ def section(contests: dict[str, Contest]) -> str:
     return "\n".join(lines) + "\n\n"
 
 
-_ONE_SCALE = (
-    "peers give a whole weight one scale, which ONNX Runtime computes faster than one for each column, as ours and "
-    "`per channel` have; the smallest takes longer"
-)
 REASONS = {
-    "digits-mlp": _ONE_SCALE,
-    "sort-transformer": _ONE_SCALE,
-    "source-gpt": _ONE_SCALE,
     "voice-in-if": "chords: its probability is at most 0.17 there, and differs by at most 0.006; the state loses 0.4 %",
     "old-recognition": "photographs of text: 13 of 1280 characters change",
 }

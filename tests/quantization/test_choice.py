@@ -23,7 +23,7 @@ from sardonyx.records.quantization import Interval, Quantization, Scores
 from sardonyx.reporting.quantization import quantization_sentence
 from sardonyx.verbs.quantize import choice, sensitivity
 from sardonyx.verbs.quantize.budget import Budget, Task, loss_measures, margin_of
-from sardonyx.verbs.quantize.loss import Measured, resampled
+from sardonyx.verbs.quantize.loss import resampled
 from sardonyx.verbs.quantize.precisions import Assignment, Job, Recipes
 from sardonyx.verbs.quantize.quantize import BudgetNotMet
 from sardonyx.verbs.quantize.recipe import Selection, Simulated
@@ -389,18 +389,6 @@ def test_a_budget_leaves_a_wider_margin_if_there_are_few_samples() -> None:
         reach = drawn[0] + margin_of(4) * (np.quantile(drawn[1:], 0.975) - drawn[0])
         kept += np.sqrt(errors[1].mean()) <= reach
     assert kept >= 190
-
-
-def test_the_expected_agreement_has_an_interval() -> None:
-    sums = np.zeros((8, 1, 7))
-    sums[:, 0, :4], sums[:, 0, 4:6] = (1e-4, 1, 1, 1), 100
-    sums[:, 0, 6] = [0, 0, 0, 0, 0, 0, 0, 4]  # changes that are expected: rows of one sample have small gaps
-    measured = Measured(("y",), sums, (), (), "runtime")
-    expected = measured.expected_agreement()
-    assert expected is not None
-    assert (expected.value, expected.high) == (0.995, 1.0)
-    assert expected.low < 0.99
-    assert measured.expected_agreement(ranked=frozenset()) is None
 
 
 @pytest.mark.parametrize(

@@ -187,6 +187,17 @@ def test_products_in_branches_are_quantized_and_compared(to: Any) -> None:
     assert made.after.bytes < 0.55 * made.before.bytes  # the shared weight is stored in each of two branches
 
 
+def test_a_branch_that_no_sample_takes_is_named() -> None:
+    text = """g (float[4, 64] x, bool c) => (float[4, 32] y) { y = If (c) <
+      then_branch = a () => (float[4, 32] p) { p = MatMul (x, w) },
+      else_branch = b () => (float[4, 32] q) { q = MatMul (x, v) }> }"""
+    model, rng = _model(text, {"w": (64, 32), "v": (64, 32)}), np.random.default_rng(1)
+    data = [{"x": rng.standard_normal((4, 64)).astype(np.float32), "c": np.array(True)} for _ in range(12)]
+    made = sardonyx.quantize(model, to="int8", data=data, budget="relative_l2<=1e-4", objective="bytes")
+    assert [product.node for product in made.products] == ["q"]
+    assert "no loss was measured for q: the samples do not reach them, as in a branch of an If" in made.notes
+
+
 def test_a_wrong_product_in_a_branch_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     exact = weights.signed_columns
     monkeypatch.setattr(

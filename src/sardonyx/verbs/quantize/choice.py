@@ -394,10 +394,9 @@ class Chooser:
     def _measures(self, point: _Point) -> dict[str, Number]:
         timed = {} if point.time is None else {"time": Number(point.time.ratio, 1.0)}
         losses = loss_measures(point.trial.scores)
-        expected = point.trial.expected_top1
-        if expected is not None:  # the interval of counted rows is wide if there are few
-            value = min(losses["top1"].value, expected.value)
-            losses["top1"] = Number(value, 1.0, value - (expected.value - expected.low), value)
+        if (top1 := losses.get("top1")) is not None:  # without an interval: that of a few rows is wide
+            expected = point.trial.expected_top1
+            losses["top1"] = Number(top1.value if expected is None else min(top1.value, expected), 1.0)
         return losses | {"bytes": Number(self._bytes_ratio(point), 1.0)} | timed
 
     def _bytes_ratio(self, point: _Point) -> float:

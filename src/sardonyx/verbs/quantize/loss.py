@@ -142,29 +142,31 @@ class Measured(Struct, frozen=True, eq=False):
         """
         if not self.names:
             return None
-        metric, every = None, self._resampled(seed, ranked)
+        counts, sums, metric = resampled(len(self.sums), seed), self.sums, None
+        if ranked is not None:
+            sums = sums.copy()
+            sums[:, [name not in ranked for name in self.names], 4:] = 0
+        drawn = np.tensordot(counts, sums, axes=1)  # resamples × outputs × sums
+        every = np.concatenate([sums.sum(0)[None], drawn])  # the first are all samples
         if self.source_metric:
             drops = np.asarray(self.source_metric) - np.asarray(self.result_metric)
-            metric = _interval(np.append(drops.mean(), resampled(len(drops), seed) @ drops / len(drops)))
-        top1 = _lowest_agreement(every[..., 4], every[..., 5])
+            metric = _interval(np.append(drops.mean(), counts @ drops / len(drops)))
+        top1 = _interval(_lowest_agreement(every)) if every[0, :, 5].any() else None
         return Scores(_interval(_relative(every).max(1)), _interval(_cosine(every).min(1)), top1, metric)
 
-    def expected_agreement(self, seed: int = 0, ranked: frozenset[str] | None = None) -> Interval | None:
+    def expected_agreement(self, ranked: frozenset[str] | None = None) -> float | None:
         """Return the top-1 agreement to expect on other samples; None if no output has rows.
 
         A few rows that all agree say little. How close the two largest numbers of each row are, beside the errors of
         its numbers, says how many of them will change places.
         """
-        every = self._resampled(seed, ranked)
-        return _lowest_agreement(every[..., 5] - every[..., 6], every[..., 5])
-
-    def _resampled(self, seed: int, ranked: frozenset[str] | None) -> Array:
-        """Return sums over all samples, and then over each resample; without rows in outputs that are not ranked."""
-        sums = self.sums
-        if ranked is not None:
-            sums = sums.copy()
-            sums[:, [name not in ranked for name in self.names], 4:] = 0
-        return np.concatenate([sums.sum(0)[None], np.tensordot(resampled(len(sums), seed), sums, axes=1)])
+        whole = self.sums.sum(0)
+        shares = [
+            1 - sums[6] / sums[5]
+            for name, sums in zip(self.names, whole, strict=True)
+            if sums[5] and (ranked is None or name in ranked)
+        ]
+        return float(min(shares, default=1.0)) if whole[:, 5].any() else None
 
     def loss(self, measured_on: str, metric: str | None, seed: int = 0, ranked: frozenset[str] | None = None) -> Loss:
         """Return the record."""
@@ -202,10 +204,9 @@ def _cosine(sums: Array) -> Array:
     return np.minimum(np.where(norms > 0, sums[..., 3] / np.where(norms > 0, norms, 1), 1.0), 1.0)
 
 
-def _lowest_agreement(agreeing: Array, rows: Array) -> Interval | None:
-    """Return the share of rows that agree, in the output where it is lowest; None if no output has rows."""
-    shares = np.where(rows > 0, agreeing / np.where(rows > 0, rows, 1), 1.0)
-    return _interval(shares.min(1)) if rows[0].any() else None
+def _lowest_agreement(sums: Array) -> Array:
+    rows = sums[..., 5]
+    return np.where(rows > 0, sums[..., 4] / np.where(rows > 0, rows, 1), 1.0).min(1)
 
 
 def measure(result: Subject, answers: Answers, threads: int | None, most: int | None = None) -> Measured:

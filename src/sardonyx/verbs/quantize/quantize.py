@@ -25,7 +25,7 @@ from sardonyx.ir.scopes import scopes
 from sardonyx.records.environment import environment
 from sardonyx.records.progress import Clock, Progress
 from sardonyx.records.provenance import merge
-from sardonyx.records.quantization import Choice, HalfRisk, Loss, ModuleRange, Quantization
+from sardonyx.records.quantization import FLOAT32, Choice, HalfRisk, Loss, ModuleRange, Quantization
 from sardonyx.records.run import LoadedDecoder, PassRecord
 from sardonyx.runtime import Feeds
 from sardonyx.runtime.remote import described, generate
@@ -461,13 +461,17 @@ def _unverified(failed: Mapping[str, str]) -> VerificationFailed:
     )
 
 
+def _named(modules: Sequence[str]) -> str:
+    more = f" and {len(modules) - _NAMED} more" if len(modules) > _NAMED else ""
+    return ", ".join(modules[:_NAMED]) + more
+
+
 def _notes(run: _Run, plan: Plan, checked: _Checked, choice: Choice | None) -> Iterator[str]:
     yield from (f"{node} stays in float32: it {how}" for node, how in checked.failed.items())
     yield from checked.errors.notes
     kept = [each.module for each in run.module_ranges(checked.candidate) if each.kept]
     if kept:
-        more = f" and {len(kept) - _NAMED} more" if len(kept) > _NAMED else ""
-        yield f"partly in float32, because float16 could overflow: {', '.join(kept[:_NAMED])}{more}"
+        yield f"partly in float32, because float16 could overflow: {_named(kept)}"
     used, recipes, model = {each.precision for each in plan}, run.job.recipes, checked.candidate.model
     if "int8-static" in used and recipes.calibration is not None:
         yield recipes.calibration.note
@@ -479,6 +483,10 @@ def _notes(run: _Run, plan: Plan, checked: _Checked, choice: Choice | None) -> I
     modules = sum(len(group.modules) for group in groups)
     if modules != len(groups):
         yield f"the precisions of {modules} modules were chosen in {len(groups)} groups"
+    alone = {group: any(each.scores.relative_l2.value for each in group.options) for group in groups if group.options}
+    unreached = [group.name for group, loses in alone.items() if not loses and group.chosen != FLOAT32]
+    if unreached and any(alone.values()):
+        yield f"no loss was measured for {_named(unreached)}: the samples do not reach them, as in a branch of an If"
     is_other = recipes.target != "ort" and "int8" in run.request.precisions
     if is_other and any(node.op_type == "LSTM" for node in model.graph):
         yield "LSTM computes in float32, with weights in 8 bits; for the target `ort` it computes in 8-bit integers"

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from sardonyx.errors import UsageError
 from sardonyx.records.bench import Comparison
 from sardonyx.records.provenance import lineage, lowest_common, module_of
-from sardonyx.records.quantization import Interval, Scores
+from sardonyx.records.quantization import Scores
 from sardonyx.verbs.bench.bench import bench
 from sardonyx.verbs.optimize import run_tables
 from sardonyx.verbs.quantize.budget import margin_of
@@ -187,7 +187,7 @@ class Trial(Struct, frozen=True):
 
     scores: Scores
     bytes: int  # of constants
-    expected_top1: Interval | None  # of other samples: see `loss`
+    expected_top1: float | None  # of other samples: see `loss`
 
 
 class Trials:
@@ -254,7 +254,7 @@ class Trials:
                 "no output can be compared: all are empty, zero or texts", hint="without a loss, nothing can be chosen"
             )
         size = run_tables.snapshot(candidate.facts).counts.bytes
-        return Trial(scores, size, measured.expected_agreement(self._seed, self._ranked)), candidate.model
+        return Trial(scores, size, measured.expected_agreement(self._ranked)), candidate.model
 
     def compared(
         self, models: Mapping[str, ir.Model], seconds: float = SECONDS, reference: ir.Model | None = None
