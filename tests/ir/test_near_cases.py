@@ -14,13 +14,14 @@ from onnx import helper
 
 from passes.util import graph_text, parse, run_passes
 from raised import raise_model, raised
-from sardonyx.errors import UsageError
+from sardonyx.errors import ModelError, UsageError
 from sardonyx.ir import device, io
 from sardonyx.ir.checks import _flaw  # pyright: ignore[reportPrivateUsage]
 from sardonyx.ir.expressions import known, literal
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.io.data_files import external_files
 from sardonyx.ir.module_borders import find_modules
+from sardonyx.ir.opset_raising import NEWEST, OLDEST, CannotRaise, plan
 from sardonyx.ir.origins import (
     _follows_product,  # pyright: ignore[reportPrivateUsage]
     distinct_labels,
@@ -290,3 +291,26 @@ def test_types_that_a_function_declares_are_not_used() -> None:
     known = {name: (facts.dtype(node.outputs[0]), facts.shape(node.outputs[0])) for name, node in nodes.items()}
     assert known["a"] == known["z"] == (ir.DataType.FLOAT, (2,))
     assert known["b"] == (None, None)
+
+
+@pytest.mark.parametrize(("old", "new"), [(6, 13), (18, 18), (18, 17), (18, 24), (23, 24)])
+def test_models_are_raised_between_the_opsets_whose_changes_are_known(old: int, new: int) -> None:
+    proto = parse(graph_text("agraph (float[4] x) => (float[4] y) { y = Relu(x) }"))
+    proto.opset_import[0].version = old
+    with pytest.raises(CannotRaise, match=f"opset {old} is not raised"):
+        plan(Facts(io.from_proto(proto)), {}, new)
+    proto.opset_import[0].version = OLDEST
+    assert plan(Facts(io.from_proto(proto)), {}, NEWEST).new == NEWEST
+
+
+@pytest.mark.parametrize("key", ["location", "offset", "length", "checksum"])
+def test_references_that_are_no_text_are_refused(key: str, tmp_path: Path) -> None:
+    weight = onnx.TensorProto(name="w", data_type=1, dims=[4], data_location=onnx.TensorProto.EXTERNAL)
+    for name in dict.fromkeys(("location", key)):
+        weight.external_data.add(key=name, value="QQQQ" if name == key else "w.bin")
+    proto = onnx.parser.parse_model(graph_text("agraph (float[4] x) => (float[4] y) { y = Relu(x) }"))
+    proto.graph.initializer.append(weight)
+    (tmp_path / "w.bin").write_bytes(bytes(16))
+    (tmp_path / "m.onnx").write_bytes(proto.SerializeToString().replace(b"QQQQ", b"\xff\xfe\xfd\xfc"))
+    with pytest.raises(ModelError, match="text that is not UTF-8"):
+        io.load(tmp_path / "m.onnx")

@@ -420,6 +420,9 @@ def test_a_size_that_a_later_reshape_cannot_copy_is_never_zero() -> None:
     other = flattened.replace("Reshape (t, full)", "Relu (t)").replace("[B, 2, 64, S]", "[P, Q, R]")
     alone = shapes_of(graph_text(other))
     assert [str(dim) for dim in alone["a"] or ()] != ["2*B", "S", "64"], "a length of 0 copies the number of heads"
+    other = flattened.replace("64] k)", "64] k, float[T] o)").replace("width, length)  y", "width, more)  y")
+    unlike = shapes_of(graph_text(other.replace("full =", "more = Shape (o)  full =").replace("64, S]", "64, T]")))
+    assert [str(dim) for dim in unlike["a"] or ()] != ["2*B", "S", "64"], "the size that is not copied is another one"
 
 
 # Sequences

@@ -87,6 +87,8 @@ OPERATORS = [
     "s = Shape(x)  n = Slice(s, zero, one)  f = ConstantOfShape <value = int64[1] {1}> (n)  y = NonZero(f)",
     "q = SplitToSequence <axis = 1> (x, two)  y = SequenceAt(q, at)",
     "q = SplitToSequence <axis = 1> (x, parts)  y = SequenceAt(q, one_)",
+    "s = Shape(x)  n = Gather(s, at)  q = SplitToSequence <axis = 1> (x, n)  y = SequenceAt(q, at)",
+    "s = Shape(x)  n = Gather(s, at)  q = SplitToSequence <axis = 0> (x, n)  y = SequenceAt(q, at)",
     "q = SplitToSequence <axis = 1, keepdims = 0> (x)  y = SequenceAt(q, at)",
     "y, k = TopK <axis = 1> (x, three)",
     "y = ArgMax <axis = 1, keepdims = 0> (x)",

@@ -118,8 +118,6 @@ class Bytes:
                 for field in self.fields(body, stop, (*groups, number)):
                     end = field.stop
             elif wire == _GROUP_END and groups:
-                if number != groups[-1]:
-                    raise WireError(f"the file is damaged (byte {position})")
                 yield Field(number, wire, position, body, body)
                 return
             else:
