@@ -6,8 +6,8 @@ Packages are `passes`, `exact`, `verification` and `ir`. The tests are those tha
 are imported once; each mutant is judged in a forked process, in which the code of the mutated function is replaced. The
 first run records which statements each test reaches (`benchmarks/results/guards-reach.json`, renewed for test files
 that changed). A mutant gets the tests that reach its
-statement: those that detected others in its file first, then those of its own test file, then by time, until they took
-`--budget` CPU seconds without the mutant. It counts as killed when a test fails or takes too much time or memory.
+statement: those that detected others in its file first, then those of its own test file, those that reach most of its
+file, and others by time, until they took `--budget` CPU seconds without the mutant. It counts as killed when a test fails or takes too much time or memory.
 
 Mutants are taken in an order that the seed decides, so that every count is a random sample; survivors of the sample of
 seed 0 got tests, others measure what is left. The results (`benchmarks/guards.json`) are kept by mutant as long as its
@@ -186,10 +186,14 @@ class Campaign:
             ]
         stem, package = mutant.path.stem.lstrip("_"), mutant.file.split("/")[0]
 
+        prefix = f"{mutant.file}: "
+        reached = Counter({i: sum(s.startswith(prefix) for s in t["statements"]) for i, t in reaching})
+        widest = {i for i, _ in reached.most_common(4)}
+
         def order(entry: tuple[str, dict[str, Any]]) -> tuple[Any, ...]:
             test, known = entry
             own = f"test_{stem}" in test or f"[{stem.replace('_', '-')}]" in test
-            near = 0 if own else 1 if f"tests/{package}/" in test else 2
+            near = 0 if own else 1 if test in widest else 2 if f"tests/{package}/" in test else 3
             return -killers[mutant.file, test], near, known["seconds"]
 
         tests, seconds = list[str](), 0.0
