@@ -5,15 +5,14 @@
 Packages are `passes`, `exact`, `verification` and `ir`. The tests are those that `TESTS` names for the package. They
 are imported once; each mutant is judged in a forked process, in which the code of the mutated function is replaced. The
 first run records which statements each test reaches (`benchmarks/results/guards-reach.json`, renewed for test files
-that changed). A mutant gets the tests that reach its
-statement: those that detected others in its file first, then those of its own test file, those that reach most of its
-file, and others by time, until they took `--budget` CPU seconds without the mutant. It counts as killed when a test fails or takes too much time or memory.
+that changed). A mutant gets the tests that reach its statement: those that detected others in its file first, then
+those of its own test file, those that reach most of its file, and others by time, until they took `--budget` CPU
+seconds without the mutant. It counts as killed when a test fails or takes too much time or memory.
 
-Mutants are taken in an order that the seed decides, so that every count is a random sample; survivors of the sample of
-seed 0 got tests, others measure what is left. The results (`benchmarks/guards.json`) are kept by mutant as long as its
-statement exists, and a second run continues; `--again` judges again what survived. A
-mutant that changes no result of any model is in `benchmarks/guards-equivalent.json` with the reason. `--table` writes
-`benchmarks/guards.md`.
+Mutants are taken in an order that the seed decides, so that every count is a random sample; survivors of earlier seeds
+got tests, others measure what is left. The results (`benchmarks/guards.json`) are kept by mutant as long as its
+statement exists, and a second run continues; `--again` judges again what survived. A mutant that changes no result of
+any model is in `benchmarks/guards-equivalent.json` with the reason. `--table` writes `benchmarks/guards.md`.
 """
 
 from __future__ import annotations
