@@ -344,3 +344,25 @@ def test_a_description_reads_the_elements_that_the_operators_move() -> None:
         np.testing.assert_array_equal(seen.setdefault(text_of(short), moved), moved)
     assert described > 200
     assert len(seen) < described
+
+
+@pytest.mark.parametrize(
+    ("contents", "places", "follows"),
+    [
+        ((N, M, 3), (1, 1), EverySize.SAME_TERMS),
+        ((N, M, 3), (0, 1), EverySize.UNKNOWN),
+        ((N, M, M), (1, 2), EverySize.SAME_TERMS),
+        ((N, None, None), (1, 1), EverySize.SAME_TERMS),
+        ((N, None, None), (1, 2), EverySize.IF_TRIED),
+        ((N, None, None), (0, 1), EverySize.IF_TRIED),
+        (None, (1, 1), EverySize.SAME_TERMS),
+        (None, (1, 2), EverySize.IF_TRIED),
+    ],
+)
+def test_sizes_that_are_not_known_are_not_the_same(
+    contents: tuple[Size | None, ...] | None, places: tuple[int, int], follows: EverySize
+) -> None:
+    before, after = (f"<int64 i = {{{place}}}> {{ y = Gather(s, i) }}" for place in places)
+    excerpt = excerpt_of((N, 6), before, after)
+    excerpt.border += (Border("s", ir.DataType.INT64, (3,), contents, hides=False),)
+    assert at_every_size(excerpt) is follows
