@@ -114,6 +114,7 @@ UNPROVEN = {
     "integers like floats": "<int64 k = {9}> { y = CastLike(k, x) }",
     "floats like integers": "<int64 k = {9}> { y = CastLike(x, k) }",
     "a sum of all": "{ y = ReduceSum(x) }",
+    "a sum of all that are listed": "<int64[0] k = {}> { y = ReduceSum(x, k) }",
     "a vector": "<float[6] v = {1, 2, 3, 4, 5, 6}> { y = MatMul(x, v) }",
     "sizes that may not fit": "{ y = MatMul(x, x) }",
     "a factor of a product": "<float[6, 1] w = {1, 2, 3, 4, 5, 6}> { y = Gemm<alpha = 2.0>(x, w) }",
@@ -366,3 +367,10 @@ def test_sizes_that_are_not_known_are_not_the_same(
     excerpt = excerpt_of((N, 6), before, after)
     excerpt.border += (Border("s", ir.DataType.INT64, (3,), contents, hides=False),)
     assert at_every_size(excerpt) is follows
+
+
+def test_a_place_that_is_a_size_is_described() -> None:
+    text = "<int64[1] o = {0}, int64 i = {1}> {" + NUMBER + "m = Max(n, i)  y = Gather(x, m) }"
+    assert at_every_size(excerpt_of((N, 6), text, text)) is EverySize.SAME_TERMS
+    other = text.replace("{1}", "{2}")
+    assert at_every_size(excerpt_of((N, 6), text, other)) is EverySize.UNKNOWN

@@ -189,7 +189,7 @@ def _tensor(value: Value) -> Array | None:
 
 
 def _equal(one: Array, other: Array) -> bool:
-    return one.dtype == other.dtype and one.shape == other.shape and bool(np.array_equal(one, other))
+    return one.dtype == other.dtype and bool(np.array_equal(one, other))
 
 
 def _distances(array: Array, tensors: Tensors) -> dict[str, Difference]:
