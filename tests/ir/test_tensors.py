@@ -51,7 +51,8 @@ def small_blocks(size: int) -> Iterator[None]:
     with (
         mock.patch.object(storage, "BLOCK_BYTES", size),
         mock.patch.object(tensors, "BLOCK_BYTES", size),
-        mock.patch.object(tensors, "_TILE_SIDE", 4),
+        mock.patch.object(tensors, "_TILE_ROWS", 3),
+        mock.patch.object(tensors, "_TILE_COLUMNS", 4),
     ):
         yield
 

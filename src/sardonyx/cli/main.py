@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _FOLDER = Path(__file__).parents[1] / "verbs"
 _FIRST = ("export", "optimize", "verify", "quantize")  # in the list of commands; the others follow by name
-_GC_THRESHOLD = 200_000  # after which cycles are looked for: graphs and modules live until the end of a command
+_GC_THRESHOLD = 500_000  # after which cycles are looked for: graphs and modules live until the end of a command
 
 
 class Command(Struct, frozen=True):

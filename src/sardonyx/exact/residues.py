@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -45,7 +46,18 @@ def join(lanes: Iterable[Packed]) -> Packed:
 
 def _reduced(numbers: Packed, p: int) -> Packed:
     """Return numbers modulo p; numpy has vector code for quotients by one number, but not for remainders."""
-    return numbers % p if numbers.size <= _MAX_SMALL_ARRAY else numbers - numbers // p * p
+    if numbers.size <= _MAX_SMALL_ARRAY:
+        return numbers % p
+    multiples = numbers // p
+    multiples *= p
+    return np.subtract(numbers, multiples, out=multiples)
+
+
+def _wrapped(numbers: Packed, p: int) -> Packed:
+    """Return numbers from 0 to 2 p modulo p, without a quotient: as unsigned numbers, negative ones are the largest."""
+    if numbers.size <= _MAX_SMALL_ARRAY:
+        return numbers % p
+    return np.minimum(numbers.view(np.uint64), (numbers - p).view(np.uint64)).view(np.int64)
 
 
 def _each(operation: Callable[[Any, int], Any], a: Packed) -> Packed:
@@ -58,12 +70,12 @@ def _pairs(operation: Callable[[Any, Any, int], Any], a: Packed, b: Packed) -> P
 
 def add(a: Packed, b: Packed) -> Packed:
     """Return a + b."""
-    return _pairs(lambda x, y, p: _reduced(x + y, p), a, b)
+    return _pairs(lambda x, y, p: _wrapped(x + y, p), a, b)
 
 
 def subtract(a: Packed, b: Packed) -> Packed:
     """Return a - b."""
-    return _pairs(lambda x, y, p: _reduced(x - y, p), a, b)
+    return _pairs(lambda x, y, p: _wrapped(x - y + p, p), a, b)
 
 
 def negative(a: Packed) -> Packed:
@@ -120,15 +132,12 @@ def matmul(a: Packed, b: Packed) -> Packed:
 
 
 def _matmul(x: Packed, y: Packed, p: int) -> Packed:
-    length = x.shape[-1]
-    contracted = -2 if y.ndim > 1 else -1
-    result: Any = 0
-    for start in range(0, length, _EXACT_TERMS) if length else (0,):
-        part = slice(start, start + _EXACT_TERMS)
-        left = x[..., part].astype(np.float64)
-        right = (y[..., part, :] if contracted == -2 else y[..., part]).astype(np.float64)
-        result = result + _reduced(np.matmul(left, right).astype(np.int64), p)
-    return np.asarray(_reduced(result, p))
+    left, right = x.astype(np.float64), y.astype(np.float64)
+    starts = range(0, x.shape[-1], _EXACT_TERMS) or (0,)
+    parts = (slice(start, start + _EXACT_TERMS) for start in starts)
+    products = (np.matmul(left[..., part], right[..., part, :] if y.ndim > 1 else right[part]) for part in parts)
+    result = functools.reduce(operator.add, (_reduced(product.astype(np.int64), p) for product in products))
+    return np.asarray(result) if len(starts) == 1 else _reduced(result, p)
 
 
 def of_integers(values: npt.NDArray[Any]) -> Packed:

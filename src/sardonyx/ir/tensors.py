@@ -27,7 +27,7 @@ from sardonyx.ir.storage import BLOCK_BYTES, DTYPES, RAW_DATA, Array, SourceFile
 # in the direction with the longer runs in the file: read rows and scatter columns, or gather columns and write rows.
 # Within a block, tiles fit into the cache.
 
-_TILE_SIDE = 128
+_TILE_ROWS, _TILE_COLUMNS = 64, 256
 
 
 class Swap(Struct, frozen=True):
@@ -102,10 +102,10 @@ def _buffers(rows: int, columns: int, width: int) -> tuple[Array, Array]:
 
 def _transpose_block(block: Array, transposed_block: Array) -> None:
     rows, columns = block.shape
-    for i in range(0, columns, _TILE_SIDE):
-        for j in range(0, rows, _TILE_SIDE):
-            tile = block[j : j + _TILE_SIDE, i : i + _TILE_SIDE].T
-            transposed_block[i : i + _TILE_SIDE, j : j + tile.shape[1]] = tile
+    for i in range(0, columns, _TILE_COLUMNS):
+        for j in range(0, rows, _TILE_ROWS):
+            tile = block[j : j + _TILE_ROWS, i : i + _TILE_COLUMNS].T
+            transposed_block[i : i + _TILE_COLUMNS, j : j + tile.shape[1]] = tile
 
 
 def _unused() -> ir.TensorProtocol:

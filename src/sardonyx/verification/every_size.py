@@ -64,6 +64,13 @@ def holds_sizes(stored: ir.TensorProtocol) -> bool:
     return stored.dtype.is_integer() and stored.size <= _MOST_ITEMS
 
 
+def has_many_elements(excerpt: Excerpt) -> bool:
+    """Return whether a value of the border, or a weight that may be any other, is large."""
+    shapes = [entry.shape or () for entry in excerpt.border]
+    shapes += [excerpt.before.constants[name].shape.numpy() for name in excerpt.free_weights]
+    return any(math.prod(size for size in shape if isinstance(size, int)) >= _MANY for shape in shapes)
+
+
 class FixedSizes(Struct, frozen=True):
     """The fixed sizes of an excerpt, and the other numbers that its nodes know."""
 
@@ -94,12 +101,10 @@ class FixedSizes(Struct, frozen=True):
         for attribute in (each for side in sides for node in side.proto.graph.node for each in node.attribute):
             (kept if attribute.name in _COUNTS else places).update((attribute.i, *attribute.ints))
         kept.update(number for side in sides for number in _made_of(side))
-        sources = itertools.chain((entry.shape or () for entry in excerpt.border), (shapes[name] for name in free))
-        largest = max((math.prod(size for size in shape if isinstance(size, int)) for shape in sources), default=0)
         sizes = frozenset(size for size in found if isinstance(size, int)) - kept - places
         is_fitting = excerpt.operators <= _FITTING
         compared = frozenset[int]() if is_fitting else frozenset(places | named)
-        return cls(sizes, frozenset(named), frozenset(kept | places), compared, largest >= _MANY)
+        return cls(sizes, frozenset(named), frozenset(kept | places), compared, has_many_elements(excerpt))
 
     def choices(self, is_accepted: Callable[[Sizes], bool]) -> list[Sizes]:
         """Return two choices of smaller sizes that the nodes accept, or none."""

@@ -36,7 +36,15 @@ from sardonyx.ir.ops import MOVES_DATA, READS_SHAPE
 from sardonyx.ir.precision import FORMATS
 from sardonyx.ir.shapes import Size
 from sardonyx.verification.border_values import Generator, Style, Way
-from sardonyx.verification.every_size import AS_THEY_ARE, EverySize, FixedSizes, Sizes, at_every_size, holds_sizes
+from sardonyx.verification.every_size import (
+    AS_THEY_ARE,
+    EverySize,
+    FixedSizes,
+    Sizes,
+    at_every_size,
+    has_many_elements,
+    holds_sizes,
+)
 from sardonyx.verification.rewrite_models import Excerpt
 
 _RANDOM_ORDERS = 4
@@ -101,10 +109,10 @@ def decide(excerpt: Excerpt) -> Decision:
 
 def _choices(excerpt: Excerpt, comparison: _Comparison) -> Iterator[tuple[bool, Sequence[Sizes]]]:
     """Yield sizes to compare at, and whether constants name them: smaller ones first if the values are large."""
-    fixed = FixedSizes.of(excerpt)
-    smaller_first = fixed.is_large and comparison.reads_values
+    smaller_first = comparison.reads_values and has_many_elements(excerpt)
     if not smaller_first:
         yield False, [AS_THEY_ARE]
+    fixed = FixedSizes.of(excerpt)
     smaller = fixed.choices(comparison.accepts)
     if smaller:
         yield fixed.names(smaller[0]), smaller

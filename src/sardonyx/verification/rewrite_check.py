@@ -442,13 +442,15 @@ class LocalChecks:
             if computed.state is State.FAILS:  # unless all nodes above make it right
                 computed = self._outcome([excerpt, *excerpt.widened(_MOST_NODES)][-1], rule)
             return computed if computed.state is State.FAILS else outcome
+        if outcome.state is State.HOLDS:
+            return outcome
         rounds = 1
         for wider in itertools.islice(excerpt.widened(_MOST_NODES), _MOST_LEVELS):
-            if outcome.state is State.HOLDS:
-                break
             rounds = _SUSPECTED if outcome.state is State.FAILS else rounds
             further = self._outcome(wider, rule, rounds)
             outcome = outcome if further.state is State.IMPOSSIBLE else further
+            if outcome.state is State.HOLDS:
+                break
         return outcome
 
     def _decided(self, excerpt: Excerpt) -> Excerpt | None:

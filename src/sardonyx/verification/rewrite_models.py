@@ -289,7 +289,10 @@ class _Writer:
         return tensor is not None and _is_new(value) and definition_of(tensor) is None
 
     def _name(self, value: ir.Value) -> str:
-        return self._names.setdefault(value, f"v{len(self._names)}")
+        name = self._names.get(value)
+        if name is None:
+            name = self._names[value] = f"v{len(self._names)}"
+        return name
 
     def _read(self, value: ir.Value) -> str:
         """Return the name of a value, after adding it to the model if it is missing."""

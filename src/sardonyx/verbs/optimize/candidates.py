@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import onnx
 import onnx_ir as ir
@@ -29,7 +30,9 @@ from sardonyx.records.provenance import Hierarchy
 from sardonyx.records.run import Artifact, Refusal, RolledBack, Verdict
 from sardonyx.runtime import remote
 from sardonyx.verbs.optimize import run_tables
-from sardonyx.verbs.optimize.certificate import Recorder
+
+if TYPE_CHECKING:
+    from sardonyx.verbs.optimize.certificate import Recorder
 
 Source = str | Path | onnx.ModelProto | ir.Model | io.LoadedFile
 Forbidden = frozenset[tuple[str, str]]  # (name of a pass, root of a rewrite or WHOLE_PASS)
@@ -138,7 +141,7 @@ class RewriteJob:
         self.opsets, self._ir_version = dict(model.opset_imports), model.ir_version
         self.notes = (_UNSORTED,) if io.forget_unsorted(model) else ()
         hierarchy = origins.attach(model)
-        recorder = Recorder(model) if self._certifies else None
+        recorder = _recorder(model) if self._certifies else None
         growth = Growth(None if self._allow_growth else allowance(model))
         facts = Facts(model, target=self._target.operators, evaluate=remote.evaluate, growth=growth)
         self._before = before = self._before or run_tables.snapshot(facts)
@@ -176,6 +179,12 @@ class RewriteJob:
         """Return the source as an artifact of the record."""
         size = os.path.getsize(self.path) if self.path is not None else 0
         return Artifact(str(self.path) if self.path else None, digest, size, self._ir_version, self.opsets)
+
+
+def _recorder(model: ir.Model) -> Recorder:
+    from sardonyx.verbs.optimize.certificate import Recorder  # slow to import, and few runs need it
+
+    return Recorder(model)
 
 
 def fresh(source: Source) -> ir.Model:

@@ -31,7 +31,6 @@ from sardonyx.records.inspection import Opportunities
 from sardonyx.records.provenance import UNTAGGED
 from sardonyx.records.run import Artifact, Run, Tuning
 from sardonyx.verbs.analyze.census import Census
-from sardonyx.verbs.optimize import certificate as certificates
 from sardonyx.verbs.optimize import run_tables
 from sardonyx.verbs.optimize.candidates import (
     WHOLE_PASS,
@@ -188,6 +187,8 @@ def optimize(
             result, kept = run_tables.artifact(model, file, saved.digest), saved.notes
         original = job.artifact(digest.result() if digest is not None else None)
     if certificate is not None:
+        from sardonyx.verbs.optimize import certificate as certificates  # slow to import, and few runs need it
+
         recorder, sides = verified.candidate.recorder, (original, result)
         assert recorder is not None
         certificates.write(certificate, certificates.content(recorder, model, sides, verifier.feeds), force=force)
