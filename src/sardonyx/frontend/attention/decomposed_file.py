@@ -28,7 +28,7 @@ from sardonyx.common.atomic_write import Draft, explained
 from sardonyx.errors import ModelError
 from sardonyx.frontend.attention.calling import PLAIN, Interface, Structure, TensorLeaf
 from sardonyx.frontend.attention.roles import Decomposition, attach, decomposition_of
-from sardonyx.frontend.attention.torch_export import HIGHER_ORDER, OVERLOAD, FrozenModule
+from sardonyx.frontend.attention.torch_export import HIGHER_ORDER, OVERLOAD, FrozenModule, put
 from sardonyx.frontend.installed import require_installed
 from sardonyx.frontend.tracing.structure import Cache, Fixed, Leaf, Nest, Shape
 
@@ -117,7 +117,7 @@ def _restored(graph: Mapping[str, Any], weights: dict[str, torch.Tensor]) -> fx.
     kinds = frozenset(graph["parameters"]), frozenset(graph["state"])
     root = _tree(weights, *kinds)
     for name, entry in graph["modules"].items():
-        _put(root, _checked_path(name), _read_module(entry, name, root))
+        put(root, _checked_path(name), _read_module(entry, name, root))
     nodes: dict[str, fx.Node] = {}
     built = fx.Graph()
     for entry in graph["nodes"]:
@@ -367,23 +367,8 @@ def _tree(weights: Mapping[str, torch.Tensor], parameters: frozenset[str], state
         value = tensor
         if path in parameters:
             value = known.setdefault(id(tensor), nn.Parameter(tensor, requires_grad=tensor.is_floating_point()))
-        _put(root, _checked_path(path), value, persistent=path in state)
+        put(root, _checked_path(path), value, persistent=path in state)
     return root
-
-
-def _put(root: nn.Module, path: str, value: torch.Tensor | nn.Module, *, persistent: bool = True) -> None:
-    *parents, name = path.split(".")
-    holder = root
-    for part in parents:
-        if part not in holder._modules:  # pyright: ignore[reportPrivateUsage]
-            holder.add_module(part, nn.Module())
-        holder = holder.get_submodule(part)
-    if isinstance(value, nn.Parameter):
-        holder.register_parameter(name, value)
-    elif isinstance(value, torch.Tensor):
-        holder.register_buffer(name, value, persistent=persistent)
-    else:
-        holder._modules[name] = value  # pyright: ignore[reportPrivateUsage]
 
 
 # The arguments and the result of a graph from torch.export

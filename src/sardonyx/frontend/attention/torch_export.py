@@ -41,8 +41,11 @@ class FrozenModule(fx.GraphModule):
         names = {str(node.target): None for node in self.graph.nodes if node.op in ("get_attr", "call_module")}
         own = [(name, attrgetter(name)(self)) for name in names]
         tree = _skeleton(model, {})
+        tables: Any = (tree.named_parameters, tree.named_buffers, tree.named_modules)
+        known = {name for table in tables for name, _ in table(remove_duplicate=False)}
         for path, value in own:
-            _add_constant(tree, path, value)
+            if path not in known:  # a constant of the graph becomes a non-persistent buffer
+                put(tree, path, value, persistent=False)
         for table in ("_modules", "_parameters", "_buffers", "_non_persistent_buffers_set"):
             vars(self)[table] = vars(tree)[table]
         self.training = model.training
@@ -128,20 +131,21 @@ def _skeleton(model: nn.Module, known: dict[nn.Module, nn.Module]) -> nn.Module:
     return skeleton
 
 
-def _add_constant(root: nn.Module, path: str, value: Any) -> None:
-    """Add a value that the model does not have; a constant of the graph becomes a non-persistent buffer."""
-    parent, _, name = path.rpartition(".")
-    module = root
-    for part in parent.split(".") if parent else ():
-        if not hasattr(module, part):
-            module.add_module(part, nn.Module())
-        module = module.get_submodule(part)
-    if hasattr(module, name):
-        return
-    if isinstance(value, torch.Tensor):
-        module.register_buffer(name, value, persistent=False)
+def put(root: nn.Module, path: str, value: Any, *, persistent: bool = True) -> None:
+    """Store a tensor, or a module, at a path, with new modules on the way to it."""
+    *parents, name = path.split(".")
+    for part in parents:
+        if not hasattr(root, part):
+            root.add_module(part, nn.Module())
+        root = root.get_submodule(part)
+    if isinstance(value, nn.Parameter):
+        root.register_parameter(name, value)
+    elif isinstance(value, torch.Tensor):
+        root.register_buffer(name, value, persistent=persistent)
+    elif isinstance(value, nn.Module):
+        root._modules[name] = value  # pyright: ignore[reportPrivateUsage]  # also in place of one that holds its weights
     else:
-        setattr(module, name, value)
+        setattr(root, name, value)
 
 
 class _Operator(Struct, frozen=True):
