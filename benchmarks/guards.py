@@ -2,7 +2,7 @@
 
     nice python benchmarks/guards.py --package passes --count 300 [--seed 0] [--budget 5] [--again] [--table]
 
-Packages are `passes`, `exact`, `verification` and `ir`. The tests are those that `TESTS` names for the package. They
+Packages are `passes`, `ir/exact`, `verification` and `ir`. The tests are those that `TESTS` names for the package. They
 are imported once; each mutant is judged in a forked process, in which the code of the mutated function is replaced. The
 first run records which statements each test reaches (`benchmarks/results/guards-reach.json`, renewed for test files
 that changed). A mutant gets the tests that reach its statement: those that detected others in its file first, then
@@ -47,10 +47,10 @@ SOURCE = ROOT / "src" / "sardonyx"
 RESULTS = ROOT / "benchmarks" / "guards.json"
 EQUIVALENT = ROOT / "benchmarks" / "guards-equivalent.json"
 REACH = ROOT / "benchmarks" / "results" / "guards-reach.json"
-PACKAGES = ("passes", "exact", "verification", "ir")
+PACKAGES = ("passes", "ir/exact", "verification", "ir")
 TESTS = {
     "passes": ["tests/passes", "tests/test_same_bytes.py"],
-    "exact": ["tests/exact"],
+    "ir/exact": ["tests/exact"],
     "verification": ["tests/verification", "tests/exact", "tests/test_extraction.py", "tests/test_half_precision.py"],
     "ir": [
         "tests/ir", "tests/passes", "tests/optimizer/test_device_targets.py", "tests/cli/test_placement.py",
@@ -83,9 +83,15 @@ class Mutant:
         return {"file": self.file, "line": m.line, "function": m.function, "kind": m.kind, "text": m.text}
 
 
+def files(package: str) -> list[Path]:
+    """The files of a package, without those of a package of its own within it."""
+    found = sorted((SOURCE / package).rglob("*.py"))
+    return [path for path in found if guards_table.owner(str(path.relative_to(SOURCE)), PACKAGES) == package]
+
+
 def mutants(package: str) -> Iterator[Mutant]:
     """Every mutant of a package."""
-    for path in sorted((SOURCE / package).rglob("*.py")):
+    for path in files(package):
         copies: Counter[tuple[str, ...]] = Counter()
         for number, mutation in enumerate(guard_mutants.mutations(ast.parse(path.read_text()))):
             place = (mutation.statement, mutation.name, mutation.kind, mutation.text)
@@ -124,7 +130,7 @@ class Campaign:
                 phases = (Phase.explicit, Phase.generate)
                 test._hypothesis_internal_use_settings = settings(own, phases=phases)  # type: ignore[attr-defined]
         for package in PACKAGES:
-            for path in sorted((SOURCE / package).rglob("*.py")):
+            for path in files(package):
                 name = ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__")
                 try:
                     importlib.import_module(name)
@@ -145,8 +151,12 @@ class Campaign:
     def judge(self) -> None:
         """Judge the sample, and write each verdict at once."""
         chosen = sample(self.options.package, self.options.seed)
-        here, keys = f"{self.options.package}/", {mutant.key for mutant in chosen}
-        self.rows = {key: row for key, row in self.rows.items() if key in keys or not key.startswith(here)}
+        keys = {mutant.key for mutant in chosen}
+        self.rows = {
+            key: row
+            for key, row in self.rows.items()
+            if key in keys or guards_table.owner(row["file"], PACKAGES) != self.options.package
+        }
         chosen = [m for m in chosen if m.file.startswith(self.options.only)][: self.options.count]
         killers = Counter((row["file"], row["by"]) for row in self.rows.values() if row["result"] == "killed")
         for number, mutant in enumerate(chosen, 1):
@@ -183,7 +193,8 @@ class Campaign:
                 for i, t in self.reach.items()
                 if i in self.items and any(s.startswith(f"{mutant.file}: ") for s in t["statements"])
             ]
-        stem, package = mutant.path.stem.lstrip("_"), mutant.file.split("/")[0]
+        stem = mutant.path.stem.lstrip("_")
+        package = guards_table.owner(mutant.file, PACKAGES).rpartition("/")[2]
 
         prefix = f"{mutant.file}: "
         reached = Counter({i: sum(s.startswith(prefix) for s in t["statements"]) for i, t in reaching})
@@ -204,7 +215,7 @@ class Campaign:
 
     def _readers(self, name: str) -> Iterator[str]:
         for package in PACKAGES:
-            for path in (SOURCE / package).rglob("*.py"):
+            for path in files(package):
                 for label in guard_mutants.mentions(tree(path), name):
                     yield f"{path.relative_to(SOURCE)}: {label}"
 
@@ -275,7 +286,7 @@ class Campaign:
     def _record(self, tests: list[str], hashes: dict[str, str], known: dict[str, Any]) -> str:
         hits: set[str] = set()
         for package in PACKAGES:
-            for path in (SOURCE / package).rglob("*.py"):
+            for path in files(package):
                 probed = ast.parse(path.read_text())
                 guard_mutants.instrument(probed)
                 name = ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__")

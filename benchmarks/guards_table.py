@@ -48,6 +48,11 @@ def write(results: Path, equivalent: Path, page: Path, totals: Mapping[str, int]
     return 0 if sum(killed) >= 0.95 * len(killed) else 1
 
 
+def owner(file: str, packages: Iterable[str]) -> str:
+    """The innermost package that holds a file."""
+    return max((package for package in packages if file.startswith(f"{package}/")), key=len, default="")
+
+
 def _lines(rows: Rows, reasons: Mapping[str, Sequence[str]], totals: Mapping[str, int]) -> Iterator[str]:
     yield HEAD
     yield "| package, seed | mutants | judged | killed | equivalent | survived | undecided | share |"
@@ -55,7 +60,7 @@ def _lines(rows: Rows, reasons: Mapping[str, Sequence[str]], totals: Mapping[str
     seeds = sorted({row.get("seed", 0) for row in rows.values()})
     for package, total in totals.items():
         for seed in seeds:
-            members = [r for r in rows.values() if r["file"].startswith(f"{package}/") and r.get("seed", 0) == seed]
+            members = [r for r in rows.values() if owner(r["file"], totals) == package and r.get("seed", 0) == seed]
             if members:
                 yield _row(f"{package}, {seed}", total, members)
     yield _row("all", sum(totals.values()), rows.values())

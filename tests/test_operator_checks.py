@@ -15,10 +15,10 @@ from onnx import TensorProto
 from torch import nn
 
 import sardonyx
-from sardonyx.exact.reals import Numbers, Order, Real
 from sardonyx.frontend.tracing import traced
 from sardonyx.frontend.tracing.adapter import Call
 from sardonyx.frontend.tracing.dynamo import Operation, recorded
+from sardonyx.ir.exact.reals import Numbers, Order, Real
 from sardonyx.verbs.export import export as exporting
 from sardonyx.verbs.export.aten_elements import DEFINITIONS
 from sardonyx.verbs.export.operator_checks import check, decide, definition_of

@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 import onnx.helper
 
-from sardonyx.exact.moves import tensor
-from sardonyx.exact.reals import Numbers, Order, Real
+from sardonyx.ir.exact.moves import tensor
+from sardonyx.ir.exact.reals import Numbers, Order, Real
 
 
 def numbers() -> Numbers:

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from sardonyx.exact.reals import Real
+from sardonyx.ir.exact.reals import Real
 from sardonyx.verification.exact_check import (
     _compare,  # pyright: ignore[reportPrivateUsage]
     _Unequal,  # pyright: ignore[reportPrivateUsage]

@@ -10,9 +10,9 @@ import onnx.parser
 import pytest
 
 from exact.evaluation import numbers, same, value
-from sardonyx.exact import Undecided
-from sardonyx.exact.call import Invalid
-from sardonyx.exact.evaluate import Evaluator
+from sardonyx.ir.exact import Undecided
+from sardonyx.ir.exact.call import Invalid
+from sardonyx.ir.exact.evaluate import Evaluator
 from sardonyx.runtime import Session
 
 HUGE = np.array([2**63 + 7, 2**64 - 1, 5], np.uint64)

@@ -11,8 +11,8 @@ import pytest
 from backend.cases import Case, node_cases
 from exact.evaluation import numbers, same, value
 from sardonyx import runtime
-from sardonyx.exact import Undecided
-from sardonyx.exact.evaluate import Evaluator
+from sardonyx.ir.exact import Undecided
+from sardonyx.ir.exact.evaluate import Evaluator
 
 # Their expected values are rounded: to whole numbers of a step, or to four digits.
 ROUNDED = (

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sardonyx.exact import reals, residues
-from sardonyx.exact.residues import PRIMES, Packed
+from sardonyx.ir.exact import reals, residues
+from sardonyx.ir.exact.residues import PRIMES, Packed
 
 finite = st.floats(allow_nan=False, allow_infinity=False, width=64)
 

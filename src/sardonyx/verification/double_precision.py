@@ -79,7 +79,7 @@ class DoublePrecision:
             return None
         operators = {node.op_type for node in self._model.graph.all_nodes()}
         if operators & RECURRENT and not operators & _ROUGH:  # whose kernels know no doubles, and approximate tanh
-            from sardonyx.exact.evaluate import doubles  # loaded where results differ
+            from sardonyx.ir.exact.evaluate import doubles  # loaded where results differ
 
             result = doubles(io.to_proto(self._model), feeds)
             if result is not None:

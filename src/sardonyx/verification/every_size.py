@@ -29,7 +29,7 @@ import onnx
 import onnx_ir as ir
 from msgspec import Struct
 
-from sardonyx.exact.call import FLOATS, Invalid, Undecided
+from sardonyx.ir.exact.call import FLOATS, Invalid, Undecided
 from sardonyx.ir.ops import ARITHMETIC, ATTENTION_NAMES, MATRIX_PRODUCTS, REARRANGES, SOFTMAXES
 from sardonyx.ir.shapes import Size
 from sardonyx.verification.index_terms import Unproven, fused, is_uniform, source, text_of

@@ -27,11 +27,11 @@ import threadpoolctl  # pyright: ignore[reportMissingTypeStubs]
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sardonyx.exact import Invalid, Undecided
-from sardonyx.exact.call import FLOATS, Value, dtype_of
-from sardonyx.exact.evaluate import Evaluator
-from sardonyx.exact.moves import tensor
-from sardonyx.exact.reals import Numbers, Order, Real
+from sardonyx.ir.exact import Invalid, Undecided
+from sardonyx.ir.exact.call import FLOATS, Value, dtype_of
+from sardonyx.ir.exact.evaluate import Evaluator
+from sardonyx.ir.exact.moves import tensor
+from sardonyx.ir.exact.reals import Numbers, Order, Real
 from sardonyx.ir.ops import MOVES_DATA, READS_SHAPE
 from sardonyx.ir.precision import FORMATS
 from sardonyx.ir.shapes import Size

@@ -24,8 +24,8 @@ from msgspec.structs import replace
 from onnx_ir import DataType
 
 from sardonyx.errors import RuntimeFailure
-from sardonyx.exact.evaluate import doubles
 from sardonyx.ir import origins
+from sardonyx.ir.exact.evaluate import doubles
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import FILLS, MOVES_DATA, READS_SHAPE
 from sardonyx.ir.rules import Rule

@@ -24,7 +24,7 @@ from msgspec import Struct
 from onnx_ir import serde
 
 from sardonyx.common.atomic_write import draft_folder, explained
-from sardonyx.exact.call import FLOATS
+from sardonyx.ir.exact.call import FLOATS
 from sardonyx.ir.expressions import Expression, definition_of
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import (

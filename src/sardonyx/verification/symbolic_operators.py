@@ -14,9 +14,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 from onnx import TensorProto
 
-from sardonyx.exact.call import FLOATS, axis_of
-from sardonyx.exact.evaluate import Evaluator
-from sardonyx.exact.reals import Numbers, Order
+from sardonyx.ir.exact.call import FLOATS, axis_of
+from sardonyx.ir.exact.evaluate import Evaluator
+from sardonyx.ir.exact.reals import Numbers, Order
 from sardonyx.ir.ops import BINARY, PREDICATES, REDUCES, UNARY, VARIADIC
 from sardonyx.ir.shapes.expr import (
     Expr,

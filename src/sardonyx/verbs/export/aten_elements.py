@@ -12,10 +12,10 @@ import ml_dtypes
 import numpy as np
 from onnx import ModelProto, TensorProto
 
-from sardonyx.exact.arithmetic import converted
-from sardonyx.exact.call import FLOATS, Invalid, Undecided, Value, dtype_of, numpy_type
-from sardonyx.exact.evaluate import Evaluator
-from sardonyx.exact.reals import Numbers, Real, chosen
+from sardonyx.ir.exact.arithmetic import converted
+from sardonyx.ir.exact.call import FLOATS, Invalid, Undecided, Value, dtype_of, numpy_type
+from sardonyx.ir.exact.evaluate import Evaluator
+from sardonyx.ir.exact.reals import Numbers, Real, chosen
 
 Definition = Callable[..., Any]
 DEFINITIONS: dict[str, Definition] = {}

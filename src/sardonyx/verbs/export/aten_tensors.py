@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
-from sardonyx.exact.call import FLOATS, Array, Invalid, Undecided, Value, moved
-from sardonyx.exact.moves import concatenated
-from sardonyx.exact.reals import Numbers, Real, joined
+from sardonyx.ir.exact.call import FLOATS, Array, Invalid, Undecided, Value, moved
+from sardonyx.ir.exact.moves import concatenated
+from sardonyx.ir.exact.reals import Numbers, Real, joined
 from sardonyx.verbs.export.aten_elements import (
     axes_of,
     defines,

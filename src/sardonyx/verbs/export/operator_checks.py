@@ -14,11 +14,11 @@ import onnx
 from onnx import numpy_helper
 from torch.utils import _pytree as pytree
 
-from sardonyx.exact import Invalid, Undecided
-from sardonyx.exact.call import FLOATS, Value, dtype_of, numpy_type
-from sardonyx.exact.evaluate import Evaluator
-from sardonyx.exact.reals import Numbers, Order, Real
 from sardonyx.frontend.tracing.dynamo import Operand, Operation
+from sardonyx.ir.exact import Invalid, Undecided
+from sardonyx.ir.exact.call import FLOATS, Value, dtype_of, numpy_type
+from sardonyx.ir.exact.evaluate import Evaluator
+from sardonyx.ir.exact.reals import Numbers, Order, Real
 from sardonyx.records.export import OperatorChecks
 from sardonyx.verbs.export import aten_elements, aten_tensors
 from sardonyx.verbs.export.aten_elements import DEFINITIONS, SingleNumbers

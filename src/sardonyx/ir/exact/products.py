@@ -13,9 +13,9 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from onnx import TensorProto
 
-from sardonyx.exact.arithmetic import converted, extreme
-from sardonyx.exact.call import Array, Call, Invalid, Undecided, Value, defines
-from sardonyx.exact.reals import Numbers, Real, joined
+from sardonyx.ir.exact.arithmetic import converted, extreme
+from sardonyx.ir.exact.call import Array, Call, Invalid, Undecided, Value, defines
+from sardonyx.ir.exact.reals import Numbers, Real, joined
 
 
 def _times(n: Numbers, x: Real, number: float) -> Real:

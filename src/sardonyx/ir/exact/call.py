@@ -11,7 +11,7 @@ import onnx
 from msgspec import Struct
 from onnx import TensorProto, helper
 
-from sardonyx.exact.reals import Numbers, Real, Undecided
+from sardonyx.ir.exact.reals import Numbers, Real, Undecided
 
 Array = npt.NDArray[Any]
 Value = Any  # an array of integers, truth values or strings; a Real; a list of values (a sequence); None

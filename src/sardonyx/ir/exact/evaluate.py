@@ -16,10 +16,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, defs, helper
 
-from sardonyx.exact import arithmetic, moves, products
-from sardonyx.exact.call import DEFINITIONS, Call, Invalid, Undecided, Value, defines, dtype_of
-from sardonyx.exact.products import convolved, turned
-from sardonyx.exact.reals import Numbers, Order, Real
+from sardonyx.ir.exact import arithmetic, moves, products
+from sardonyx.ir.exact.call import DEFINITIONS, Call, Invalid, Undecided, Value, defines, dtype_of
+from sardonyx.ir.exact.products import convolved, turned
+from sardonyx.ir.exact.reals import Numbers, Order, Real
 
 # The operators of ONNX Runtime that passes write, in terms of the standard's.
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
-from sardonyx.exact.call import (
+from sardonyx.ir.exact.call import (
     FLOATS,
     Array,
     Call,
@@ -25,7 +25,7 @@ from sardonyx.exact.call import (
     moved,
     numpy_type,
 )  # fmt: skip
-from sardonyx.exact.reals import FUNCTIONS, Numbers, Real, chosen, snapped
+from sardonyx.ir.exact.reals import FUNCTIONS, Numbers, Real, chosen, snapped
 
 
 def _divided(a: Array, b: Array) -> Array:

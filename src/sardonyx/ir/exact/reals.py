@@ -25,8 +25,8 @@ import numpy as np
 import numpy.typing as npt
 from onnx import TensorProto
 
-from sardonyx.exact import residues
-from sardonyx.exact.residues import Packed
+from sardonyx.ir.exact import residues
+from sardonyx.ir.exact.residues import Packed
 
 _PI = residues.random_function(np.array(0x3243F6A8885A308D), 0)  # any number that no fraction equals would do
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, numpy_helper
 
-from sardonyx.exact.arithmetic import combined
-from sardonyx.exact.call import (
+from sardonyx.ir.exact.arithmetic import combined
+from sardonyx.ir.exact.call import (
     FLOATS,
     Array,
     Call,
@@ -26,7 +26,7 @@ from sardonyx.exact.call import (
     moved,
     numpy_type,
 )
-from sardonyx.exact.reals import Numbers, Real, chosen, joined
+from sardonyx.ir.exact.reals import Numbers, Real, chosen, joined
 
 
 def tensor(numbers: Numbers, array: Array, dtype: int) -> Value:
