@@ -30,7 +30,7 @@ from catalogue_table import LIMIT
 from fresh_inputs import array, compared, tags
 from sardonyx.errors import SardonyxError
 from sardonyx.frontend.inputs.examples import Example, derive
-from sardonyx.frontend.tracing.adapter import Call
+from sardonyx.frontend.tracing.adapter import ModuleCall
 
 Row = dict[str, Any]
 WAITS = 10  # times as long may pass on the clock, where other processes use the machine
@@ -128,7 +128,7 @@ def measure(subject: Subject, exporter: str, folder: Path, plain: Row | None = N
 
 
 def _feeds(module: torch.nn.Module, example: Example) -> dict[str, np.ndarray]:
-    return {name: array(tensor) for name, tensor in Call(module, example.args, example.kwargs).feeds.items()}
+    return {name: array(tensor) for name, tensor in ModuleCall(module, example.args, example.kwargs).feeds.items()}
 
 
 def _described(example: Example) -> Iterator[str]:

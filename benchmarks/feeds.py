@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.inputs.generator import Inputs, Plan, Style
+from sardonyx.inputs.generator import Inputs, Style, TrialPlan
 from sardonyx.ir import io
 
 SEED = 7
@@ -28,7 +28,7 @@ def at_size(model: ir.Model, sizes: Mapping[str, int], seed: int = SEED) -> dict
     for value in model.graph.inputs:
         if value.shape is not None:
             value.shape = ir.Shape(dim if isinstance(dim, int) else sizes.get(_name(dim), 1) for dim in value.shape)
-    return Inputs(model).generate(Plan(seed, 0, Style.NORMAL)).feeds
+    return Inputs(model).generate(TrialPlan(seed, 0, Style.NORMAL)).feeds
 
 
 def open_dims(model: ir.Model) -> set[str]:

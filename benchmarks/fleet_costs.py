@@ -19,7 +19,7 @@ from typing import Any
 
 from fleet_cluster import Cluster, cluster, cpu_seconds, end, environment, wait_for_workers
 from sardonyx.fleet.engines import DaskEngine, Engine, LocalEngine, connect, run_all
-from sardonyx.fleet.work import Answer, Work
+from sardonyx.fleet.work import Answer, Task
 
 Row = dict[str, Any]
 OBJECTS = 10  # Dask workers of a simulation at most; more threads in each beyond
@@ -29,7 +29,7 @@ IDLE = 3.0  # seconds in which the CPU time of idle processes is measured
 WRITES = 200  # of each size to a store
 
 
-class Pause(Work):
+class Pause(Task):
     """Work that computes, or sleeps, for some time."""
 
     def __init__(self, number: int, seconds: float, *, busy: bool = False) -> None:
@@ -99,7 +99,7 @@ def _overhead_rows(engines: dict[str, Engine], works: Sequence[Pause], rounds: i
     ]
 
 
-def _loop(works: Sequence[Work]) -> None:
+def _loop(works: Sequence[Task]) -> None:
     for work in works:
         with tempfile.TemporaryDirectory() as folder:
             work.compute(Path(folder))
@@ -171,7 +171,7 @@ def _simulated_row(workers: int, works: Sequence[Pause], engine: DaskEngine, sch
     }
 
 
-def _require_all(works: Sequence[Work], engine: Engine) -> None:
+def _require_all(works: Sequence[Task], engine: Engine) -> None:
     outcomes = [report.outcome for report in run_all(works, engine) if report.outcome is not None]
     done = sum(outcome.answer is not None for outcome in outcomes)
     if done != len(works):

@@ -21,7 +21,7 @@ import truth
 from sardonyx.errors import reason
 from sardonyx.frontend.inputs.dynamic import dim_terms, places_of, refusal, resized
 from sardonyx.frontend.inputs.examples import Example
-from sardonyx.frontend.tracing.adapter import Call, Feeds
+from sardonyx.frontend.tracing.adapter import Feeds, ModuleCall
 from sardonyx.frontend.tracing.prepare import prepared
 
 Axes = Mapping[str, Mapping[int, str]]  # input -> axis -> dimension
@@ -67,7 +67,7 @@ def compared(path: Path, module: torch.nn.Module, example: Example, axes: Axes) 
     """Either "right", with the sizes that were tried, or how the file differs from the module."""
     other = next(iter(example.variants(module, [SEED])), example)
     with prepared(module) as plain:
-        call = Call(plain, other.args, other.kwargs)
+        call = ModuleCall(plain, other.args, other.kwargs)
         try:
             session = session_of(path)
             taken = {value.name for value in session.get_inputs()}
@@ -83,7 +83,7 @@ def compared(path: Path, module: torch.nn.Module, example: Example, axes: Axes) 
     return f"{RIGHT}, {'; '.join(filter(None, tried)) or 'no other size'}"
 
 
-def _grown(call: Call, axes: Axes) -> Iterator[tuple[str, Feeds]]:
+def _grown(call: ModuleCall, axes: Axes) -> Iterator[tuple[str, Feeds]]:
     """The call's inputs with all dynamic dimensions in other sizes, or each alone if the module refuses that."""
     dims = [*dict.fromkeys(term for _, dim in places_of(axes) for term in dim_terms(dim) if not term.isdecimal())]
     more = {dim: number + 1 for number, dim in enumerate(dims)}

@@ -24,7 +24,7 @@ import torch
 
 from measure import memory_of_all
 from sardonyx.frontend.tracing import traced
-from sardonyx.frontend.tracing.adapter import Call
+from sardonyx.frontend.tracing.adapter import ModuleCall
 
 PAST, NEW, BATCH = 4, 11, 2
 INLINE = 4096  # bytes below which a weight is in the graph's own file
@@ -57,7 +57,7 @@ def decoder(layers: int, hidden: int) -> tuple[torch.nn.Module, dict[str, Any]]:
     return model, arguments
 
 
-def axes(call: Call) -> dict[str, dict[int, str]]:
+def axes(call: ModuleCall) -> dict[str, dict[int, str]]:
     """Batch, past and new tokens are dynamic."""
     found = {"input_ids": {0: "batch", 1: "sequence"}, "attention_mask": {0: "batch", 1: "past_sequence + sequence"}}
     return found | {name: {0: "batch", 2: "past_sequence"} for name in call.inputs if name.startswith("past")}
@@ -66,7 +66,7 @@ def axes(call: Call) -> dict[str, dict[int, str]]:
 def make(path: Path, layers: int, hidden: int) -> None:
     """Export, and write the graph with weights that are holes in a file."""
     model, arguments = decoder(layers, hidden)
-    call = Call(model, (), arguments)
+    call = ModuleCall(model, (), arguments)
     graph, _ = traced.export(call, "dynamo", axes(call), None, traced.TagStyle())
     data = path.with_name(f"{path.name}.data")
     starts: list[int] = []

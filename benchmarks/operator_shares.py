@@ -18,14 +18,14 @@ import torch
 import zoo
 from sardonyx.errors import SardonyxError
 from sardonyx.frontend.tracing import traced
-from sardonyx.frontend.tracing.adapter import Call
+from sardonyx.frontend.tracing.adapter import ModuleCall
 from sardonyx.frontend.tracing.dynamo import recorded
 from sardonyx.verbs.export.operator_checks import check
 
 BATCH = 2  # torch.export fixes a dimension of size 1
 
 
-def _traced(call: Call) -> Any:
+def _traced(call: ModuleCall) -> Any:
     """The graph, with a dynamic batch and length if torch accepts them."""
     axes = {
         name: {0: "batch", 1: "length"} if tensor.dtype == torch.long else {0: "batch"}
@@ -43,7 +43,7 @@ def row(name: str) -> str:
     """One model of the zoo as a row of the table."""
     module, inputs = zoo.build(name)
     inputs = {key: torch.cat([value] * BATCH) for key, value in inputs.items()}
-    call = Call(module, (inputs["input"],), {}) if "input" in inputs else Call(module, (), inputs)
+    call = ModuleCall(module, (inputs["input"],), {}) if "input" in inputs else ModuleCall(module, (), inputs)
     times = [time.process_time()]
     model = _traced(call)
     times.append(time.process_time())

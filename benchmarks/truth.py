@@ -28,7 +28,7 @@ import onnx
 import architectures
 import tracer
 from sardonyx.errors import SardonyxError
-from sardonyx.frontend.tracing.adapter import Adapter, Call
+from sardonyx.frontend.tracing.adapter import Adapter, ModuleCall
 from sardonyx.ir import io, origins
 from sardonyx.ir.scopes import label
 from sardonyx.records import provenance
@@ -183,7 +183,7 @@ def run_exposed(path: Path, feeds: Mapping[str, np.ndarray]) -> list[Exported]:
 
 def feeds_of(case: architectures.Case) -> dict[str, np.ndarray]:
     """The example inputs by the names they have in the file."""
-    call = Call(case.module, *copy.deepcopy((case.args, dict(case.kwargs))))
+    call = ModuleCall(case.module, *copy.deepcopy((case.args, dict(case.kwargs))))
     return {name: tensor.numpy() for name, tensor in zip(call.inputs, call.tensors, strict=True)}
 
 
@@ -204,7 +204,7 @@ def structure(case: architectures.Case) -> tuple[int, Counter[str], Counter[str]
 
     module, args, kwargs = case.module, case.args, case.kwargs
     if "past_key_values" in kwargs:  # torch.export takes no caches as they are
-        call = Call(module, *copy.deepcopy((args, dict(kwargs))))
+        call = ModuleCall(module, *copy.deepcopy((args, dict(kwargs))))
         module, args, kwargs = Adapter(call), call.tensors, {}
     eager, graph = (count(run(module, args, kwargs)) for run in (tracer.trace, tracer.trace_graph))
     return (eager & graph).total(), eager - graph, graph - eager

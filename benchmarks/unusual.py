@@ -34,7 +34,7 @@ from catalogue_case import Row, failure, in_process
 from fresh_inputs import RIGHT, array, same, session_of, state_of, tag_cell, tags
 from sardonyx.frontend.inputs.examples import Example
 from sardonyx.frontend.running import initialize
-from sardonyx.frontend.tracing.adapter import Call
+from sardonyx.frontend.tracing.adapter import ModuleCall
 from sardonyx.frontend.tracing.prepare import prepared
 from sardonyx.ir.metadata import outside_limits
 from unusual_modules import CASES, Case, Inputs
@@ -138,7 +138,7 @@ def ours(case: Case, calls: Mapping[str, Answers]) -> Row:
     random = torch.get_rng_state()
     args, kwargs = call_of(case.example)
     with prepared(case.module) as module:
-        names = Call(module, args, kwargs).inputs
+        names = ModuleCall(module, args, kwargs).inputs
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         record = sardonyx.export(

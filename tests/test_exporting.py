@@ -23,7 +23,7 @@ from reporting.written import in_terminal
 from sardonyx.errors import ModelError, OutputError, UsageError, VerificationFailed
 from sardonyx.frontend.inputs.examples import Inputs
 from sardonyx.frontend.models import state_sha256
-from sardonyx.frontend.tracing.adapter import Call
+from sardonyx.frontend.tracing.adapter import ModuleCall
 from sardonyx.frontend.tracing.engine import TorchEngine
 from sardonyx.frontend.tracing.traced import Exporter
 from sardonyx.ir import io
@@ -335,7 +335,7 @@ def test_a_slightly_wrong_weight_is_not_taken_for_rounding(wide: nn.Module) -> N
     weight = next(value for value in model.graph.initializers.values() if value.name == "0.weight")
     assert weight.const_value is not None
     weight.const_value = ir.tensor(weight.const_value.numpy() * np.float32(1 + 1e-4))
-    engine = TorchEngine(Call(wide.eval(), (x,), {}))
+    engine = TorchEngine(ModuleCall(wide.eval(), (x,), {}))
     assert not Oracle(model, inputs={"input": x.numpy()}, trials=1, engine=engine).check(model).passed
 
 

@@ -20,7 +20,7 @@ from narrowing import present
 from reporting.written import in_terminal
 from sardonyx.errors import OutputError, UsageError, VerificationFailed
 from sardonyx.frontend.models import resolve
-from sardonyx.frontend.tracing.adapter import Call
+from sardonyx.frontend.tracing.adapter import ModuleCall
 from sardonyx.frontend.tracing.engine import TorchEngine
 from sardonyx.ir import io
 from sardonyx.records.export import Export
@@ -283,7 +283,7 @@ class TestFaults:
 
     def check(self, module: Any, path: Path) -> tuple[list[Any], list[str]]:
         example = decoder_example(module, 0)
-        engine = TorchEngine(Call(module, example.args, example.kwargs))
+        engine = TorchEngine(ModuleCall(module, example.args, example.kwargs))
         check = GenerationCheck(module, engine, path, threads=1, report=lambda _: None)
         made = check.run(attention_window(module), STEPS, 0)
         return [*made.batches], [*made.failures]

@@ -16,7 +16,7 @@ from torch import nn
 
 import sardonyx
 from sardonyx.frontend.tracing import traced
-from sardonyx.frontend.tracing.adapter import Call
+from sardonyx.frontend.tracing.adapter import ModuleCall
 from sardonyx.frontend.tracing.dynamo import Operation, recorded
 from sardonyx.ir.exact.reals import Numbers, Order, Real
 from sardonyx.verbs.export import export as exporting
@@ -210,7 +210,7 @@ def _inputs() -> dict[str, torch.Tensor]:
 @pytest.fixture(scope="module")
 def operations() -> list[Operation]:
     """The operations of the module above, with dynamic dimensions."""
-    call = Call(Net().eval(), (), _inputs())
+    call = ModuleCall(Net().eval(), (), _inputs())
     axes = {"ids": {0: "b", 1: "s"}, "picture": {0: "b"}, "mask": {0: "b", 1: "s"}}
     model, _ = traced.export(call, "dynamo", axes, None, traced.TagStyle())
     found = recorded(model)

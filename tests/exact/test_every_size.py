@@ -20,7 +20,7 @@ from sardonyx.verification.every_size import EverySize, at_every_size
 from sardonyx.verification.exact_check import Claim, decide
 from sardonyx.verification.index_terms import Index, Read, Tensor, Unproven, fused, source, text_of
 from sardonyx.verification.rewrite_models import Border, Excerpt, SmallModel
-from sardonyx.verification.symbolic_operators import Call, Known, Value, evaluated
+from sardonyx.verification.symbolic_operators import Known, SymbolicCall, Value, evaluated
 
 N, M = symbol("N"), symbol("M")
 HEADER = '<ir_version: 10, opset_import: ["": 23]> agraph (float[D] x) => (float[E] y)'
@@ -302,9 +302,9 @@ def moves(
     return evaluated(call_of(node, tensor, target))[0], array.reshape([value_of(size, sizes) for size in shape])
 
 
-def call_of(node: onnx.NodeProto, *operands: Value) -> Call:
+def call_of(node: onnx.NodeProto, *operands: Value) -> SymbolicCall:
     attributes = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
-    return Call(node, list(operands), attributes, 23, frozenset((N, M)))
+    return SymbolicCall(node, list(operands), attributes, 23, frozenset((N, M)))
 
 
 def elements(tensor: Tensor, array: np.ndarray, sizes: dict[str, int]) -> np.ndarray:

@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 
 from sardonyx.errors import ModelError
-from sardonyx.fleet.work import Answer, Needs, Work
+from sardonyx.fleet.work import Answer, Needs, Task
 
 
-class Planted(Work):
+class Planted(Task):
     """Does one thing, and appends a line to a log when it begins and when it ends."""
 
     def __init__(self, log: Path, index: int, does: str = "answer", seconds: float = 0.0, needs: Needs | None = None):

@@ -18,13 +18,13 @@ import pytest
 from fleet.planted_work import Planted
 from sardonyx.errors import RuntimeFailure
 from sardonyx.fleet.engines import Engine, ExecutorEngine, LocalEngine, Report, run_all
-from sardonyx.fleet.work import Limits, Needs, Outcome, Work, isolated
+from sardonyx.fleet.work import Limits, Needs, Outcome, Task, isolated
 from sardonyx.runtime import worker_process
 
 pytestmark = pytest.mark.slow
 
 
-def outcomes(works: Sequence[Work], engine: Engine, limits: Limits | None = None) -> list[Outcome]:
+def outcomes(works: Sequence[Task], engine: Engine, limits: Limits | None = None) -> list[Outcome]:
     """The outcome of each work; there is exactly one."""
     found: dict[int, Outcome] = {}
     with contextlib.closing(engine):

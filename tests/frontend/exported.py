@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from sardonyx.frontend.tracing import traced
-from sardonyx.frontend.tracing.adapter import Call
+from sardonyx.frontend.tracing.adapter import ModuleCall
 from sardonyx.frontend.tracing.engine import TorchEngine, to_array
 from sardonyx.frontend.tracing.prepare import prepared
 from sardonyx.frontend.tracing.traced import Exporter, TagStyle
@@ -57,7 +57,7 @@ def exported(
 ) -> Exported:
     """Export a module, and compare the result with the module on the example and on other inputs."""
     with prepared(module) as plain:
-        call = Call(plain, args, kwargs)
+        call = ModuleCall(plain, args, kwargs)
         model, _ = traced.export(call, exporter, axes or {}, None, style or TagStyle())
         session = Session(io.to_proto(model))
         for tensors in (call.tensors, *others):

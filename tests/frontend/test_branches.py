@@ -19,7 +19,7 @@ from sardonyx.errors import ModelError, UsageError, VerificationFailed
 from sardonyx.frontend.inputs.examples import derive, unpadded
 from sardonyx.frontend.inputs.other_branches import Branch, find_branches
 from sardonyx.frontend.models import resolve
-from sardonyx.frontend.tracing.adapter import Call
+from sardonyx.frontend.tracing.adapter import ModuleCall
 from sardonyx.verbs.export import export as exporting
 
 X = torch.linspace(-1.0, 1.5, 48).reshape(2, 6, 4)
@@ -41,7 +41,7 @@ class Model(nn.Module):
 
 
 def branches(function: Forward, axes: Mapping[str, Mapping[int, str]] | None = None) -> list[Branch]:
-    return find_branches(Call(Model(function).eval(), (X, MASK), {}), axes or {}, search=True)
+    return find_branches(ModuleCall(Model(function).eval(), (X, MASK), {}), axes or {}, search=True)
 
 
 def exported(function: Forward, **options: Any) -> sardonyx.Exported:
@@ -192,7 +192,7 @@ def counted(model: Model, x: Tensor, mask: Tensor) -> Tensor:
 
 
 def test_thresholds_beyond_the_range_of_integers_are_not_reached() -> None:
-    call = Call(Model(counted), (X, MASK + 1), {})
+    call = ModuleCall(Model(counted), (X, MASK + 1), {})
     (branch,) = find_branches(call, {})
     assert branch.trial is None
 
@@ -241,7 +241,7 @@ class Threshold(nn.Module):
 )
 def test_every_threshold_that_inputs_reach_is_crossed(name: str, factor: float, threshold: float, above: bool) -> None:
     module = Threshold(name, factor, abs(threshold) if name == "norm" else threshold, above)
-    (branch,) = find_branches(Call(module, (X,), {}), {}, search=True)
+    (branch,) = find_branches(ModuleCall(module, (X,), {}), {}, search=True)
     assert branch.trial is not None
     x = branch.trial["x"]
     before, after = (bool(torch.equal(module(tensor), tensor)) for tensor in (X, x))
@@ -299,7 +299,7 @@ def test_positions_beyond_the_original_ones_of_a_scaled_rope_are_found() -> None
     module = resolve(f"hf-config:{DYNAMIC_ROPE}").module
     example = derive(module)
     axes = {name: {1: "sequence"} for name in ("input_ids", "attention_mask")}
-    found = find_branches(Call(module, example.args, example.kwargs), axes, search=True)
+    found = find_branches(ModuleCall(module, example.args, example.kwargs), axes, search=True)
     (growth,) = [branch for branch in found if "seq_len > max_seq_len_cached" in str(branch.place)]
     assert growth.trial is not None
     assert growth.trial["input_ids"].shape == (2, 17)
@@ -329,7 +329,7 @@ def test_a_mask_without_padding_keeps_every_position(hides: bool) -> None:
         scores = x.sum(-1).masked_fill((mask == 1) == hides, -torch.inf)
         return scores.softmax(-1)[..., None] * x
 
-    feeds = unpadded(Call(Model(weighted), (X, MASK), {}))
+    feeds = unpadded(ModuleCall(Model(weighted), (X, MASK), {}))
     assert feeds is not None
     assert torch.equal(feeds["mask"], torch.full_like(MASK, 0 if hides else 1))
-    assert unpadded(Call(Model(weighted), (X, torch.ones_like(MASK)), {})) is None
+    assert unpadded(ModuleCall(Model(weighted), (X, torch.ones_like(MASK)), {})) is None

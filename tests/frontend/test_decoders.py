@@ -12,7 +12,7 @@ from torch import nn
 
 import models
 import sardonyx
-from sardonyx.frontend.tracing.adapter import Call
+from sardonyx.frontend.tracing.adapter import ModuleCall
 from sardonyx.frontend.tracing.engine import TorchEngine
 from sardonyx.verification import Oracle
 
@@ -33,7 +33,7 @@ def decoder(module: nn.Module) -> tuple[ir.Model, Oracle]:
     assert exported.model is not None
     assert exported.verdict is not None
     assert exported.verdict.passed
-    return exported.model, Oracle(exported.model, trials=TRIALS, engine=TorchEngine(Call(module, (), inputs)))
+    return exported.model, Oracle(exported.model, trials=TRIALS, engine=TorchEngine(ModuleCall(module, (), inputs)))
 
 
 def operator(model: ir.Model, op_type: str) -> ir.Node:

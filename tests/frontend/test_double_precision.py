@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sardonyx.frontend.tracing.adapter import Call
+from sardonyx.frontend.tracing.adapter import ModuleCall
 from sardonyx.frontend.tracing.engine import TorchEngine, widened_in_turn
 
 
@@ -54,7 +54,7 @@ def test_shares_the_weights_and_widens_one_module_at_a_time() -> None:
 
 def test_a_module_that_reads_weights_of_another_is_widened_as_a_whole() -> None:
     module, x = Borrowing().eval(), torch.randn(3, 8)
-    answers = TorchEngine(Call(module, (x,), {})).run_in_double({"x": x.numpy()})
+    answers = TorchEngine(ModuleCall(module, (x,), {})).run_in_double({"x": x.numpy()})
     assert answers is not None
     (answer,) = answers
     assert isinstance(answer, np.ndarray)

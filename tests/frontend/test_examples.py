@@ -320,8 +320,8 @@ def test_no_guess_is_tried_twice_and_slow_modules_are_given_up_early(monkeypatch
     tried = module.seen[:-1]  # the last run determines the parameter that causes the error
     assert len(tried) == len(set(tried)) > 40
     module.seen.clear()
-    monkeypatch.setattr(search, "_LONG", 0.0)
-    monkeypatch.setattr(search, "_ENOUGH", 10)
+    monkeypatch.setattr(search, "_PROBING_SECONDS", 0.0)
+    monkeypatch.setattr(search, "_MIN_PROBES", 10)
     with pytest.raises(UsageError, match="no example was found"):
         derive(module)
     assert len(module.seen[:-1]) == 10

@@ -19,7 +19,7 @@ from sardonyx.errors import ModelError, SardonyxError
 from sardonyx.frontend.module_state import restoring_state, unchanged, undoing_writes
 from sardonyx.frontend.running import run
 from sardonyx.frontend.tracing import traced
-from sardonyx.frontend.tracing.adapter import Call
+from sardonyx.frontend.tracing.adapter import ModuleCall
 from sardonyx.frontend.tracing.traced import Exporter, TagStyle
 
 Verb = Callable[[nn.Module, tuple[torch.Tensor, ...], Path], object]
@@ -145,7 +145,7 @@ class Memoizing(nn.Module):
 def test_a_trace_leaves_nothing_on_a_module(exporter: Exporter, fails: bool) -> None:
     module = Memoizing(fails=fails).eval()
     before, buffers = dict(vars(module)), list(module.buffers())
-    call = Call(module, (torch.randn(2, 4),), {})
+    call = ModuleCall(module, (torch.randn(2, 4),), {})
     with pytest.raises(ModelError) if fails else contextlib.nullcontext():
         traced.export(call, exporter, {}, None, TagStyle())
     assert vars(module) == before

@@ -15,7 +15,7 @@ from onnxscript.rewriter import pattern
 from torch import Tensor, nn
 
 from sardonyx.frontend.tracing import dynamo, traced
-from sardonyx.frontend.tracing.adapter import Call
+from sardonyx.frontend.tracing.adapter import ModuleCall
 from sardonyx.frontend.tracing.dynamo import quick_mismatches
 
 
@@ -33,7 +33,7 @@ class Mixed(nn.Module):
 
 
 def exported() -> ir.Model:
-    call = Call(Mixed().eval(), (torch.randn(3, 4), torch.arange(1, 5)), {})
+    call = ModuleCall(Mixed().eval(), (torch.randn(3, 4), torch.arange(1, 5)), {})
     return traced.export(call, "dynamo", {"x": {0: "batch"}}, None, traced.TagStyle())[0]
 
 

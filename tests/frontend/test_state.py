@@ -16,7 +16,7 @@ from torch import nn
 
 import sardonyx
 from sardonyx.errors import ModelError, VerificationFailed
-from sardonyx.frontend.tracing.adapter import Call
+from sardonyx.frontend.tracing.adapter import ModuleCall
 from sardonyx.frontend.tracing.engine import to_array
 from sardonyx.frontend.tracing.rehearsal import CallsInARow, mode_notes, with_state
 from sardonyx.frontend.tracing.traced import Exporter
@@ -170,7 +170,7 @@ def _shared() -> dict[str, torch.Tensor]:
     ],
 )
 def test_state_that_no_graph_can_have_is_named(work: Any, attributes: dict[str, Any], names: str) -> None:
-    call = Call(Counting(work, **attributes).eval(), (X,), {})
+    call = ModuleCall(Counting(work, **attributes).eval(), (X,), {})
     with pytest.raises(ModelError, match=f"cannot be an input and an output: {names}$") as caught:
         with_state(call, "io")
     assert "buffers" in str(caught.value.hint)
@@ -210,7 +210,7 @@ def _only_stored(self: Any, y: torch.Tensor) -> torch.Tensor:
     ],
 )
 def test_what_carries_nothing_is_no_state(work: Any, attributes: dict[str, Any]) -> None:
-    call = Call(Counting(work, **attributes).eval(), (X,), {})
+    call = ModuleCall(Counting(work, **attributes).eval(), (X,), {})
     assert with_state(call, "io") == (call, ())
     assert with_state(call, "fixed") == (call, ())
 
@@ -225,7 +225,7 @@ def test_names_of_state_avoid_those_of_arguments_and_outputs() -> None:
             self.x, self.total = self.x + x[0, 0], self.total + 1
             return {"total": self.x + x, "out": self.total}
 
-    call, _ = with_state(Call(Named().eval(), (X,), {}), "io")
+    call, _ = with_state(ModuleCall(Named().eval(), (X,), {}), "io")
     call.run(call.tensors)
     assert call.inputs == ["x", "x_state", "total_state"]
     assert call.outputs == ["total", "out", "x_state_out", "total_state_out"]
@@ -234,7 +234,7 @@ def test_names_of_state_avoid_those_of_arguments_and_outputs() -> None:
 def test_calls_in_a_row_are_the_reference_of_the_graph_in_a_row() -> None:
     """A graph that starts again with every call is right in the first, and wrong in a row."""
     module = Counting(_by_type, count=torch.tensor(1.0)).eval()
-    row = CallsInARow(with_state(Call(module, (X,), {}), "io")[0])
+    row = CallsInARow(with_state(ModuleCall(module, (X,), {}), "io")[0])
     expected = [to_array(tensor) for tensor in row.run(row.tensors)]
     assert float(expected[-1]) == 2.5
     model = sardonyx.export(module, X, exporter="torchscript", verify="off").model
@@ -257,9 +257,9 @@ def test_calls_in_a_row_are_the_reference_of_the_graph_in_a_row() -> None:
 def test_training_mode_is_noted_if_it_computes_something_else() -> None:
     plain, dropped = nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
     for module, count in ((plain, 0), (dropped, 1)):
-        notes = mode_notes(Call(module.eval(), (X,), {}), training=True)
+        notes = mode_notes(ModuleCall(module.eval(), (X,), {}), training=True)
         assert len(notes) == count
-        assert mode_notes(Call(module.eval(), (X,), {}), training=False) == ()
+        assert mode_notes(ModuleCall(module.eval(), (X,), {}), training=False) == ()
     made = sardonyx.export(dropped.train(), X, exporter="torchscript", verify="off")
     assert any("in training mode, and is exported in eval mode" in note for note in made.notes)
 

@@ -17,8 +17,8 @@ from onnx import TensorProto, helper, numpy_helper
 from sardonyx.ir.facts import Facts
 from sardonyx.passes._layout import (
     Axes,
+    AxisPart,
     Conversion,
-    Part,
     conversion,
     flat,
     new_axes,
@@ -185,7 +185,7 @@ def test_shapes_that_do_not_divide_have_no_trail() -> None:
 
 
 def test_dims_of_one_need_no_extra_reshape() -> None:
-    h, s, d = Part(3), Part(5), Part(4)
+    h, s, d = AxisPart(3), AxisPart(5), AxisPart(4)
     have: Axes = [[], [s], [h, d]]
     want: Axes = [[], [h], [s], [d]]
     steps = conversion(have, want)

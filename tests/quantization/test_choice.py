@@ -271,7 +271,7 @@ def test_a_model_that_seems_faster_is_timed_for_longer(model: Path, data: Any, m
     def compared(
         _trials: sensitivity.Trials, models: Any, seconds: float, _reference: Any = None
     ) -> dict[str, Comparison]:
-        finding = Finding.FASTER if seconds == sensitivity.PATIENT else Finding.SAME
+        finding = Finding.FASTER if seconds == sensitivity.PATIENT_SECONDS else Finding.SAME
         return dict.fromkeys(models, Comparison(0.7, 0.4, 1.1, 0.3, finding, 12))
 
     monkeypatch.setattr(sensitivity.Trials, "compared", compared)

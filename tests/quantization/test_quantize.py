@@ -181,7 +181,7 @@ def test_wrong_arithmetic_of_compensated_weights_is_a_fault(
 ) -> None:
     to, target, place, name, wrong = COMPENSATED_FAULTS[fault]
     monkeypatch.setattr(place, name, wrong)
-    monkeypatch.setattr(weight_only, "SIZES", (32,))  # so that a weight has several blocks
+    monkeypatch.setattr(weight_only, "BLOCK_SIZES", (32,))  # so that a weight has several blocks
     with pytest.raises(sardonyx.VerificationFailed, match="differs from its simulation"):
         sardonyx.quantize(model, to=to, target=target, data=SAMPLES, only_modules=["head"])  # pyright: ignore[reportArgumentType]
 

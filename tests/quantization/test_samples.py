@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import sardonyx
 from quantization.small_model import TASK, build
 from sardonyx.verbs.quantize.loss import Measured, _expected_changes  # pyright: ignore[reportPrivateUsage]
-from sardonyx.verbs.quantize.samples import FEWEST, Samples, divide
+from sardonyx.verbs.quantize.samples import MIN_DIVIDED_SAMPLES, Samples, divide
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_the_parts_are_disjoint_and_judge_the_most(count: int, seed: int, calibr
     used = [*parts.calibrate, *parts.choose, *parts.judge]
     assert set(used) == set(range(count))
     assert (bool(parts.calibrate), bool(parts.choose)) == (calibrate, choose)
-    if count >= FEWEST or not (calibrate or choose):
+    if count >= MIN_DIVIDED_SAMPLES or not (calibrate or choose):
         assert len(used) == count
         assert not parts.shared
         assert len(parts.judge) >= max(len(parts.calibrate), len(parts.choose))

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from reporting.sample_run import failed_verdict
 from reporting.sample_run_bundle import sample_run_bundle
-from sardonyx.reporting.history import RECENT, histories, recent
+from sardonyx.reporting.history import RECENT_RUNS, histories, recent
 from sardonyx.reporting.page import render_page
 from sardonyx.reporting.page.overview import overview
 from sardonyx.reporting.pull_request import pull_request
@@ -58,12 +58,12 @@ def test_a_page_has_a_line_a_run_and_the_sections_of_the_newest() -> None:
     html = " ".join(str(page.html).split())
     dates = re.findall(r"2026-11-(\d\d) 08:00 UTC", html.partition("<tbody>")[2].partition("</tbody>")[0])
     assert dates == [f"{day:02}" for day in range(11, 0, -1)]
-    assert html.count('href="#section=verdict&amp;model=') == RECENT
+    assert html.count('href="#section=verdict&amp;model=') == RECENT_RUNS
     assert '<a href="#section=verdict&amp;model=0">2026-11-11 08:00 UTC</a>' in html
     assert html.count("0.877 [0.865, 0.890]") >= 11
     assert html.count("<figure>") == 5
     assert "All models" not in html
-    assert len(recent(bundles)) == RECENT
+    assert len(recent(bundles)) == RECENT_RUNS
     assert [run.name for run in recent(bundles)][:2] == ["11", "10"]
 
 

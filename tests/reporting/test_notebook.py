@@ -18,7 +18,7 @@ from reporting.sample_profile import sample_profile
 from reporting.sample_quantization import sample_choice
 from reporting.sample_run import sample_run
 from sardonyx.records.base import Record
-from sardonyx.reporting.notebook import LONGEST
+from sardonyx.reporting.notebook import MAX_LINE
 
 MODEL = "agraph (float[N] x) => (float[N] y) { a = Identity(x)  b = Exp(a)  c = Identity(b)  y = Relu(c) }"
 
@@ -39,7 +39,7 @@ def test_a_record_is_shown_in_three_lines(record: Record) -> None:
     for each in (record, poisoned(record)):
         lines = repr(each).split("\n")
         assert len(lines) <= 3
-        assert max(map(len, lines)) <= LONGEST
+        assert max(map(len, lines)) <= MAX_LINE
         assert lines[0].startswith(f"{type(record).__name__}: ")
 
 

@@ -12,7 +12,7 @@ from msgspec import structs
 from reporting.sample_run import failed_verdict
 from reporting.sample_run_bundle import sample_run_bundle
 from sardonyx.records.run import ModuleCount, RefusalGroup, RolledBack
-from sardonyx.reporting.pull_request import LONGEST, pull_request, pull_request_of_two
+from sardonyx.reporting.pull_request import MAX_TEXT, pull_request, pull_request_of_two
 from sardonyx.reporting.run_bundle import RunBundle
 
 WHOLE = sample_run_bundle()
@@ -80,7 +80,7 @@ def test_several_models_begin_with_a_table() -> None:
 def test_it_fits_into_a_comment_and_lists_what_was_left_out(models: int, cut: bool) -> None:
     long = hostile("|" * 59 + "<", times=50)
     text = pull_request([structs.replace(long, label=f"m{place}") for place in range(models)])
-    assert len(text) <= LONGEST < GITHUB
+    assert len(text) <= MAX_TEXT < GITHUB
     assert ("Left out" in text) == cut
     assert ("and 10 more" in text) == (models == 1)
     assert ("m39" in text.rpartition("Left out")[2]) == (models == 40)

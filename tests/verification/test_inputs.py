@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import parser
 
-from sardonyx.inputs.generator import Inputs, Plan, Style
+from sardonyx.inputs.generator import Inputs, Style, TrialPlan
 from sardonyx.inputs.roles import Role
 from sardonyx.inputs.sizes import DynamicDims
 from sardonyx.ir import io
@@ -24,8 +24,8 @@ def loaded(body: str, **weights: np.ndarray) -> ir.Model:
     return io.from_proto(text_model(body, **weights))
 
 
-def normal(seed: int = 0, round_: int = 0, style: Style = Style.NORMAL) -> Plan:
-    return Plan(seed, round_, style)
+def normal(seed: int = 0, round_: int = 0, style: Style = Style.NORMAL) -> TrialPlan:
+    return TrialPlan(seed, round_, style)
 
 
 TABLE = np.zeros((10, 4), np.float32)

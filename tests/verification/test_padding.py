@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from sardonyx.frontend.tracing.adapter import Call
+from sardonyx.frontend.tracing.adapter import ModuleCall
 from sardonyx.frontend.tracing.engine import TorchEngine, UnattendedRows
 from sardonyx.records.run import Accuracy
 from sardonyx.runtime import Array
@@ -160,7 +160,7 @@ def test_a_module_runs_again_only_if_some_row_has_no_key() -> None:
             return fused(x, x, x, mask[:, None, :].bool())
 
     x, masks = torch.randn(2, 5, 8), (torch.tensor(MASK), torch.zeros(2, 5, dtype=torch.int64))
-    engine = TorchEngine(Call(Attention(), (x, masks[0]), {}))
+    engine = TorchEngine(ModuleCall(Attention(), (x, masks[0]), {}))
     for mask, count in zip(masks, (1, 2), strict=True):
         feeds = {"x": x.numpy(), "mask": mask.numpy()}
         runs.clear()

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from onnx import parser
 
 from sardonyx.errors import RuntimeFailure, UsageError, VerificationFailed
-from sardonyx.inputs.generator import Inputs, Plan, Run, TrialInputs
+from sardonyx.inputs.generator import Inputs, Run, TrialInputs, TrialPlan
 from sardonyx.ir import io
 from sardonyx.records.run import Verdict
 from sardonyx.runtime import Feeds, Value
@@ -69,7 +69,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     """The shapes of all inputs that are generated, accepted or not."""
     shapes: list[tuple[int, ...]] = []
 
-    def generate(inputs: Inputs, plan: Plan, way: int = 0, run: Run | None = None) -> TrialInputs:
+    def generate(inputs: Inputs, plan: TrialPlan, way: int = 0, run: Run | None = None) -> TrialInputs:
         result = original(inputs, plan, way, run)
         shapes.extend(value.shape for value in result.feeds.values() if isinstance(value, np.ndarray))
         return result

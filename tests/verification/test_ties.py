@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import sardonyx
-from sardonyx.frontend.tracing.adapter import Call
+from sardonyx.frontend.tracing.adapter import ModuleCall
 from sardonyx.frontend.tracing.engine import IndexOrder, TorchEngine
 from sardonyx.runtime import Choice
 from sardonyx.verification import Oracle, verify
@@ -108,7 +108,7 @@ def detector() -> tuple[ir.Model, Oracle]:
     x, module = torch.randn(2, 7, 8, generator=torch.Generator().manual_seed(1)), Detector()
     exported = sardonyx.export(module, x, dynamic="auto")
     assert exported.model is not None
-    engine = TorchEngine(Call(module.eval(), (x,), {}), ordered=True)
+    engine = TorchEngine(ModuleCall(module.eval(), (x,), {}), ordered=True)
     return exported.model, Oracle(exported.model, inputs={"x": x.numpy()}, trials=3, engine=engine)
 
 

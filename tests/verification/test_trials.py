@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sardonyx.inputs.generator import Inputs, Plan
+from sardonyx.inputs.generator import Inputs, TrialPlan
 from sardonyx.inputs.roles import Role
 from sardonyx.inputs.values import Style, hides_whole_row
 from sardonyx.ir import io
@@ -30,7 +30,7 @@ def sizes(inputs: Inputs, name: str) -> list[int]:
     return [inputs.generate(plan).dims[name] for plan in inputs.plans(SEEDS)]
 
 
-def base(inputs: Inputs) -> list[Plan]:
+def base(inputs: Inputs) -> list[TrialPlan]:
     return [plan for plan in inputs.plans(SEEDS) if not plan.sizes]
 
 

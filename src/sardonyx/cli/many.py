@@ -34,13 +34,13 @@ from sardonyx.fleet.cells import Cell, CellStore, stored_models
 from sardonyx.fleet.engines import STATUS, Status, Tracker, open_engine, run_all
 from sardonyx.fleet.sources import Source, digest, download, is_url
 from sardonyx.fleet.storage import Contents, Store, open_store
-from sardonyx.fleet.work import Answer, Limits, Needs, Outcome, Work, code_hash, estimated_memory
+from sardonyx.fleet.work import Answer, Limits, Needs, Outcome, Task, code_hash, estimated_memory
 from sardonyx.records.base import Record, encode_json
 from sardonyx.records.environment import environment
 from sardonyx.records.reading import decode
 from sardonyx.records.study import Fleet, ModelRow
 from sardonyx.reporting.document import Document
-from sardonyx.reporting.fleet import MOST_ROWS, fleet_document, fleet_sentence, numbers_of, tables
+from sardonyx.reporting.fleet import MAX_ROWS, fleet_document, fleet_sentence, numbers_of, tables
 from sardonyx.reporting.formatting import printable_json
 from sardonyx.reporting.writers import terminal
 
@@ -128,7 +128,7 @@ def _parsed(context: typer.Context, words: Sequence[str]) -> list[tuple[Any, Any
 # One model.
 
 
-class CommandWork(Work):
+class CommandWork(Task):
     """The command for one model.
 
     Without a store for the results, the record is part of the answer, and nothing is written. `words` are the options
@@ -476,7 +476,7 @@ class _Results:
             put(terminal.write(document, style))
         for text in fleet.notes:
             note(f"note: {text}")
-        if len(fleet.models) > MOST_ROWS:  # the table has no row for each
+        if len(fleet.models) > MAX_ROWS:  # the table has no row for each
             failed = sum(row.status == "failed" for row in fleet.models)
             lists = f"{folder}/tables/failures.csv lists them" if folder else None
             if failed:

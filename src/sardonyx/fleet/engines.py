@@ -21,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sardonyx.errors import RuntimeFailure, SardonyxError, UsageError, reason
-from sardonyx.fleet.work import ChildPool, Limits, Needs, Outcome, Work, isolated
+from sardonyx.fleet.work import ChildPool, Limits, Needs, Outcome, Task, isolated
 from sardonyx.frontend.installed import require_installed
 from sardonyx.records.progress import duration
 
@@ -37,14 +37,14 @@ class Engine(ABC):
     """Runs work."""
 
     address = ""  # of a dashboard
-    places = 1  # works that run at once; what is submitted beyond them waits
+    places = 1  # tasks that run at once; what is submitted beyond them waits
 
     @abstractmethod
     def has_room(self, needs: Needs, running: Collection[Needs]) -> bool:
         """Return whether to submit work with these needs beside that which has not ended; True if there is none."""
 
     @abstractmethod
-    def submit(self, work: Work, limits: Limits, begun: Callable[[], None]) -> Future[Outcome]:
+    def submit(self, task: Task, limits: Limits, begun: Callable[[], None]) -> Future[Outcome]:
         """Start work, or put it in the queue of the engine; `begun` is called when it begins, from any thread."""
 
     def recover(self) -> None:
@@ -59,7 +59,7 @@ class Engine(ABC):
 class LocalEngine(Engine):
     """Child processes of this process: as many as there are cores, unless a number is given.
 
-    The estimates of works that run at once add up to no more than `memory` bytes, or what is free now.
+    The estimates of tasks that run at once add up to no more than `memory` bytes, or what is free now.
     """
 
     def __init__(self, workers: int | None = None, memory: int | None = None) -> None:
@@ -77,12 +77,12 @@ class LocalEngine(Engine):
             return False
         return self._memory is None or sum(each.memory for each in every) <= self._memory
 
-    def submit(self, work: Work, limits: Limits, begun: Callable[[], None]) -> Future[Outcome]:
+    def submit(self, task: Task, limits: Limits, begun: Callable[[], None]) -> Future[Outcome]:
         """Run work in a thread that waits for a child process."""
 
         def run() -> Outcome:
             begun()
-            return isolated(work, limits, self._children)
+            return isolated(task, limits, self._children)
 
         return self._threads.submit(run)
 
@@ -105,10 +105,10 @@ class ExecutorEngine(Engine):
             return not running
         return len(running) < _QUEUED_PER_PLACE * self.places
 
-    def submit(self, work: Work, limits: Limits, begun: Callable[[], None]) -> Future[Outcome]:
+    def submit(self, task: Task, limits: Limits, begun: Callable[[], None]) -> Future[Outcome]:
         """Give the work to the executor."""
         begun()
-        return self._executor.submit(isolated, work, limits)
+        return self._executor.submit(isolated, task, limits)
 
     def close(self) -> None:
         """Leave the executor to the caller."""
@@ -118,7 +118,7 @@ class DaskEngine(Engine):
     """A Dask cluster.
 
     Workers may declare the resources `timing=1` (one worker of a machine; timed work then runs on these, one at a time
-    on each) and `memory=GB` (estimates of works that run at once on a worker do not add up to more).
+    on each) and `memory=GB` (estimates of tasks that run at once on a worker do not add up to more).
 
     `connect` returns a new client, after the scheduler was restarted; `cluster` is closed at the end.
     """
@@ -137,17 +137,17 @@ class DaskEngine(Engine):
         most = max(self._timers, 1) if needs.timed else _QUEUED_PER_PLACE * self.places
         return len(running) < most and all(each.timed == needs.timed for each in running)
 
-    def submit(self, work: Work, limits: Limits, begun: Callable[[], None]) -> Future[Outcome]:
+    def submit(self, task: Task, limits: Limits, begun: Callable[[], None]) -> Future[Outcome]:
         """Submit work with the resources that it needs and that workers declare."""
         begun()
         wanted: dict[str, float] = {}
-        if work.needs.timed and "timing" in self._resources:
+        if task.needs.timed and "timing" in self._resources:
             wanted["timing"] = 1
-        if work.needs.memory and "memory" in self._resources:  # more than any worker has would wait for ever
-            wanted["memory"] = min(work.needs.memory / _BYTES_PER_GB, self._resources["memory"])
+        if task.needs.memory and "memory" in self._resources:  # more than any worker has would wait for ever
+            wanted["memory"] = min(task.needs.memory / _BYTES_PER_GB, self._resources["memory"])
         answer = Future[Outcome]()
         answer.set_running_or_notify_cancel()
-        submitted = self._client.submit(isolated, work, limits, pure=False, resources=wanted or None)
+        submitted = self._client.submit(isolated, task, limits, pure=False, resources=wanted or None)
         submitted.add_done_callback(partial(_answer, answer))
         return answer
 
@@ -303,36 +303,36 @@ _POLL_SECONDS = 0.5  # seconds; waiting for a queue without a limit cannot be in
 class Report(Struct, frozen=True):
     """Work has begun, or has ended if there is an outcome."""
 
-    index: int  # among the works
+    index: int  # among the tasks
     outcome: Outcome | None = None
     found: bool = False  # an earlier run, or another one at the same time, has computed it
 
 
 def run_all(
-    works: Sequence[Work],
+    tasks: Sequence[Task],
     engine: Engine,
     limits: Limits | None = None,
     find: Callable[[int], Outcome | None] = lambda _index: None,
     idle: Callable[[], object] = lambda: None,
 ) -> Generator[Report]:
-    """Run all works, timed ones last, and yield reports until each has ended; closing the engine ends all work.
+    """Run all tasks, timed ones last, and yield reports until each has ended; closing the engine ends all work.
 
     `find` returns the stored outcome of the work with an index: it is called right before the work would run. `idle` is
     called every half second in which nothing begins or ends.
     """
-    limits, running = limits or Limits(), dict[int, Needs]()  # by index: works that were submitted and have not ended
-    waiting = deque(sorted(range(len(works)), key=lambda index: works[index].needs.timed))
+    limits, running = limits or Limits(), dict[int, Needs]()  # by index: tasks that were submitted and have not ended
+    waiting = deque(sorted(range(len(tasks)), key=lambda index: tasks[index].needs.timed))
     attempts, begun = dict[int, int](), set[int]()
     events: queue.SimpleQueue[tuple[int, Future[Outcome] | None]] = queue.SimpleQueue()  # None: the work has begun
     while waiting or running:
-        while waiting and engine.has_room(works[waiting[0]].needs, running.values()):
+        while waiting and engine.has_room(tasks[waiting[0]].needs, running.values()):
             index = waiting.popleft()
             if index not in attempts and (found := find(index)) is not None:
                 yield Report(index, found, found=True)
                 continue
-            running[index] = works[index].needs
+            running[index] = tasks[index].needs
             attempts[index] = attempts.get(index, 0) + 1
-            submitted = engine.submit(works[index], limits, lambda index=index: events.put((index, None)))
+            submitted = engine.submit(tasks[index], limits, lambda index=index: events.put((index, None)))
             submitted.add_done_callback(lambda future, index=index: events.put((index, future)))
         if not running:
             continue
@@ -373,8 +373,8 @@ def _outcome(future: Future[Outcome]) -> Outcome | None:
 
 STATUS = "status.json"
 _STATUS_SECONDS = 2.0  # between two writes of the status
-_MIN_ENDED_TASKS = 3  # works that must have ended before the remaining time is estimated
-_MAX_NAMES = 3  # names of running works that are shown
+_MIN_ENDED_TASKS = 3  # tasks that must have ended before the remaining time is estimated
+_MAX_NAMES = 3  # names of running tasks that are shown
 
 
 class Status(Struct, frozen=True):
@@ -420,7 +420,7 @@ class Tracker:
         self._written = -_STATUS_SECONDS
 
     def expect(self, count: int) -> None:
-        """Add works to the total."""
+        """Add tasks to the total."""
         self._total += count
 
     def update(self, name: str, report: Report) -> None:

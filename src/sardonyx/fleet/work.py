@@ -65,7 +65,7 @@ class Outcome(Struct, frozen=True):
     log: str = ""  # what it printed
 
 
-class Work(ABC):
+class Task(ABC):
     """A piece of work; it is pickled, so its class must be importable where it runs."""
 
     name: str  # for progress and log files
@@ -77,14 +77,14 @@ class Work(ABC):
         with temporary_folder() as folder:
             yield Path(folder)
 
-    def fetch(self, folder: Path) -> None:  # noqa: B027 (most works need nothing)
+    def fetch(self, folder: Path) -> None:  # noqa: B027 (most tasks need nothing)
         """Bring what is not on a local disk into an empty folder."""
 
     @abstractmethod
     def compute(self, folder: Path) -> Answer:
         """Return the answer, and write result files to the folder, if there are any."""
 
-    def publish(self, folder: Path, answer: Answer) -> None:  # noqa: B027 (most works have no files)
+    def publish(self, folder: Path, answer: Answer) -> None:  # noqa: B027 (most tasks have no files)
         """Move result files from the folder to where they belong, each completely or not at all."""
 
 
@@ -115,14 +115,14 @@ class ChildPool:
         self._busy: set[Worker] = set()
         self._closed = False
 
-    def run(self, work: Work, folder: Path, limits: Limits) -> Outcome:
+    def run(self, task: Task, folder: Path, limits: Limits) -> Outcome:
         """Compute work in a child, until it replies, dies, or is ended because of a limit."""
         child = self._take()
         watch = _Watch(child, limits)
         watch.start()
         answered = died = False
         try:
-            reply = msgspec.json.decode(child.ask((work, folder)), type=Reply)
+            reply = msgspec.json.decode(child.ask((task, folder)), type=Reply)
             answered = True
         except WorkerDied as error:
             died = watch.exceeded is None
@@ -197,17 +197,17 @@ _DESCRIBING = threading.Lock()
 _CHILDREN = ChildPool()  # of a Dask worker, or of whatever else calls `isolated`
 
 
-def isolated(work: Work, limits: Limits, children: ChildPool | None = None) -> Outcome:
+def isolated(task: Task, limits: Limits, children: ChildPool | None = None) -> Outcome:
     """Run a piece of work in a child process; every failure becomes the reason of the outcome."""
     start, outcome = time.perf_counter(), Outcome(None, None, 0.0)
     try:
         if limits.code is not None and limits.code != code_hash():
             raise RuntimeFailure(f"the worker on {platform.node()} has another version of sardonyx")
-        with work.scratch() as folder, _alone() if work.needs.timed else contextlib.nullcontext():
-            work.fetch(folder)
-            outcome = (children or _CHILDREN).run(work, folder, limits)
+        with task.scratch() as folder, _alone() if task.needs.timed else contextlib.nullcontext():
+            task.fetch(folder)
+            outcome = (children or _CHILDREN).run(task, folder, limits)
             if outcome.answer is not None:
-                work.publish(folder, outcome.answer)
+                task.publish(folder, outcome.answer)
     except WorkerDied as error:  # before it was asked
         outcome = replace(outcome, reason=str(error))
     except Exception as error:  # it ends nothing but this work
@@ -286,16 +286,16 @@ class Reply(Struct, frozen=True):
     reason: str | None = None
 
 
-def compute(request: tuple[Work, Path] | None) -> bytes:
+def compute(request: tuple[Task, Path] | None) -> bytes:
     """Compute a piece of work and return a Reply as JSON, so that answers are equal to those that were stored.
 
     None is answered at once: it tells that the process has started.
     """
     if request is None:
         return b""
-    work, folder = request
+    task, folder = request
     try:
-        return msgspec.json.encode(Reply(work.compute(folder)))
+        return msgspec.json.encode(Reply(task.compute(folder)))
     except BaseException as error:  # sys.exit and KeyboardInterrupt too: work that fails does not stop other work
         return msgspec.json.encode(Reply(None, reason_of(error)))
     finally:

@@ -80,7 +80,7 @@ def read_examples(inputs: ExampleInputs) -> list[Mapping[str, Value]]:
     return [inputs] if isinstance(inputs, Mapping) else list(inputs)
 
 
-class Plan(Struct, frozen=True):
+class TrialPlan(Struct, frozen=True):
     """One trial before its sizes are chosen."""
 
     seed: int
@@ -192,7 +192,7 @@ class Inputs:
 
     # Plans
 
-    def plans(self, seeds: Sequence[int], *, values: bool = True) -> list[Plan]:
+    def plans(self, seeds: Sequence[int], *, values: bool = True) -> list[TrialPlan]:
         """Return the default trials: the usual sizes and styles first, then those that only some models need.
 
         Without `values`, these are one trial of each kind that tells kernels apart.
@@ -202,40 +202,42 @@ class Inputs:
             return seeds[place % len(seeds)]
 
         if not self._required:
-            return [Plan(seed(0), 0, Style.NORMAL)]
+            return [TrialPlan(seed(0), 0, Style.NORMAL)]
         plans = [
-            Plan(seed(0), 0, Style.NORMAL),
-            *([Plan(seed(1), 0, Style.NORMAL, one_step=True)] if self.new_positions else []),
-            Plan(seed(1), 1, Style.LARGE),
-            Plan(seed(2), 2, Style.WIDE),
-            Plan(seed(3), 3, Style.POSITIVE),
+            TrialPlan(seed(0), 0, Style.NORMAL),
+            *([TrialPlan(seed(1), 0, Style.NORMAL, one_step=True)] if self.new_positions else []),
+            TrialPlan(seed(1), 1, Style.LARGE),
+            TrialPlan(seed(2), 2, Style.WIDE),
+            TrialPlan(seed(3), 3, Style.POSITIVE),
         ]
         if self.masks:
-            plans.append(Plan(seed(0), 3, Style.NORMAL, hides_row=True))
+            plans.append(TrialPlan(seed(0), 3, Style.NORMAL, hides_row=True))
         plans += self._compared_plans(seed(1)) if values else ()
-        plans += [Plan(seed(0), 0, Style.NORMAL, sizes=sizes) for sizes in self._edges()]
+        plans += [TrialPlan(seed(0), 0, Style.NORMAL, sizes=sizes) for sizes in self._edges()]
         broken = self._dims.broken_formulas(self._sizes(plans[0], 0))
-        plans += [Plan(seed(0), 0, Style.NORMAL, sizes=(pin,)) for pin in broken]
+        plans += [TrialPlan(seed(0), 0, Style.NORMAL, sizes=(pin,)) for pin in broken]
         if not self._dims.names and self._has_floats and self.cost(plans[0]) <= _HEAVY_TRIAL_ELEMENTS:
-            plans.append(Plan(seed(2), 0, Style.NORMAL))  # a batch of one leaves many units inactive in a single trial
-            plans.append(Plan(seed(3), 0, Style.LARGE))
+            plans.append(
+                TrialPlan(seed(2), 0, Style.NORMAL)
+            )  # a batch of one leaves many units inactive in a single trial
+            plans.append(TrialPlan(seed(3), 0, Style.LARGE))
         if any(use.normalized for use in self._uses.values()):
-            plans.append(Plan(seed(2), 3, Style.TINY))
+            plans.append(TrialPlan(seed(2), 3, Style.TINY))
         if self._takes_big:
-            plans.append(Plan(seed(3), 2, Style.BIG))
+            plans.append(TrialPlan(seed(3), 2, Style.BIG))
         if self._overridable:
             plans.append(replace(plans[0], overrides=True))
         longest = self._longest()
-        plans += [Plan(seed(1), 1, Style.NORMAL, sizes=longest)] if longest else []
+        plans += [TrialPlan(seed(1), 1, Style.NORMAL, sizes=longest)] if longest else []
         if not values:
-            kinds: dict[str, Plan] = {}
+            kinds: dict[str, TrialPlan] = {}
             for plan in plans:
                 if plan.style in (Style.NORMAL, Style.WIDE):
                     kinds.setdefault(plan.label, plan)
             plans = list(kinds.values())
         return list(self._looking_up(plans, int(np.random.default_rng(seed(0)).integers(1 << 31))))
 
-    def _looking_up(self, plans: Sequence[Plan], first: int) -> Iterator[Plan]:
+    def _looking_up(self, plans: Sequence[TrialPlan], first: int) -> Iterator[TrialPlan]:
         """Yield the plans such that each looks up other rows of the tables than those before it."""
         looked_up = dict.fromkeys((name for name, use in self._uses.items() if use.rows is not None), first)
         for plan in plans:
@@ -244,11 +246,11 @@ class Inputs:
             for name in looked_up:
                 looked_up[name] += fresh_rows(self._dims.shape(name, sizes))
 
-    def exact_plans(self, seeds: Sequence[int]) -> list[Plan]:
+    def exact_plans(self, seeds: Sequence[int]) -> list[TrialPlan]:
         """Return the trials for bit-exact rewrites only: other roundings may turn an infinity into NaN."""
-        return [Plan(seeds[0], 0, Style.SPECIAL)] if self._has_floats else []
+        return [TrialPlan(seeds[0], 0, Style.SPECIAL)] if self._has_floats else []
 
-    def cost(self, plan: Plan, way: int = 0) -> int:
+    def cost(self, plan: TrialPlan, way: int = 0) -> int:
         """Return the number of elements of all inputs of a trial, as a measure of its time."""
         return sum(map(math.prod, self.shapes(plan, way)))
 
@@ -263,18 +265,18 @@ class Inputs:
         data = [v for v in self._required if self._uses[v.name or ""].role is Role.DATA and v.name not in states]
         return any(v.dtype in _BIG_TYPES and not self._uses[v.name or ""].slot for v in data)
 
-    def _compared_plans(self, seed: int) -> Iterator[Plan]:
+    def _compared_plans(self, seed: int) -> Iterator[TrialPlan]:
         """Yield trials with values on both sides of the numbers that the graph compares inputs with."""
         compared = {v: self._compared[v.name or ""].thresholds for v in self._required}
         if any(abs(t.number) > 1.5 and not t.whole for thresholds in compared.values() for t in thresholds):
-            yield Plan(seed, 0, Style.COMPARED)
+            yield TrialPlan(seed, 0, Style.COMPARED)
         counts = [
             len(regions(thresholds, whole_numbers=not _is_real(value)))
             for value, thresholds in compared.items()
             if any(t.whole for t in thresholds) or (thresholds and self._is_one_number(value))
         ]
         for region in range(min(max(counts, default=0), _MAX_REGIONS)):
-            yield Plan(seed, 0, Style.COMPARED, region=region)
+            yield TrialPlan(seed, 0, Style.COMPARED, region=region)
 
     def _is_one_number(self, value: ir.Value) -> bool:
         declared = self._dims.declared(value.name or "")
@@ -292,7 +294,7 @@ class Inputs:
         yield from [pins for pins in exact if self._affordable(pins)][:_MAX_EXACT_SIZES]
 
     def _affordable(self, pins: tuple[tuple[str, int], ...]) -> bool:
-        plan = Plan(0, 0, Style.NORMAL, sizes=pins)
+        plan = TrialPlan(0, 0, Style.NORMAL, sizes=pins)
         return self.cost(plan) <= _MOST_LONG_ELEMENTS and self.fits(plan)
 
     def _longest(self) -> tuple[tuple[str, int], ...]:
@@ -336,7 +338,9 @@ class Inputs:
 
     # Values
 
-    def generate(self, plan: Plan, way: int = 0, run: Run | None = None, sizes: Sizes | None = None) -> TrialInputs:
+    def generate(
+        self, plan: TrialPlan, way: int = 0, run: Run | None = None, sizes: Sizes | None = None
+    ) -> TrialInputs:
         """Return the inputs of a plan.
 
         Args:
@@ -390,7 +394,7 @@ class Inputs:
                     continue
                 with contextlib.suppress(RuntimeFailure):
                     if engine is not None:
-                        engine.run(self.generate(Plan(0, 0, Style.NORMAL), sizes=sizes).feeds)
+                        engine.run(self.generate(TrialPlan(0, 0, Style.NORMAL), sizes=sizes).feeds)
                     return sizes
         return near
 
@@ -410,15 +414,15 @@ class Inputs:
                     return True
         return False
 
-    def fits(self, plan: Plan, way: int = 0) -> bool:
+    def fits(self, plan: TrialPlan, way: int = 0) -> bool:
         """Return whether a trial is within the limits on elements."""
         return self._dims.footprint.fits(self._sizes(plan, way))
 
-    def excess(self, plan: Plan, way: int = 0) -> str | None:
+    def excess(self, plan: TrialPlan, way: int = 0) -> str | None:
         """Return what is too large in a trial that would need gigabytes or hours, or None."""
         return self._dims.footprint.excess(self._sizes(plan, way))
 
-    def work(self, plan: Plan, way: int = 0) -> int:
+    def work(self, plan: TrialPlan, way: int = 0) -> int:
         """Return the number of operations in a trial."""
         return self.work_at(self._sizes(plan, way))
 
@@ -426,16 +430,16 @@ class Inputs:
         """Return the number of operations at these sizes of the dynamic dimensions; 0 if one is missing."""
         return self._dims.footprint.work(sizes) if sizes.keys() >= set(self.dynamic) else 0
 
-    def shapes(self, plan: Plan, way: int = 0) -> list[tuple[int, ...]]:
+    def shapes(self, plan: TrialPlan, way: int = 0) -> list[tuple[int, ...]]:
         """Return the shapes of all inputs of a trial, in order."""
         sizes = self._sizes(plan, way)
         return [self._dims.shape(name, sizes, way // 2) for name in self.required]
 
-    def _sizes(self, plan: Plan, way: int) -> dict[str, int]:
+    def _sizes(self, plan: TrialPlan, way: int) -> dict[str, int]:
         pins = dict.fromkeys(self.new_positions, 1) if plan.one_step else {}
         return self._ways[way][0](plan.round, pins | dict(plan.sizes))
 
-    def _fill(self, plan: Plan, way: int, sizes: Sizes, offset: int = 0) -> dict[str, Value]:
+    def _fill(self, plan: TrialPlan, way: int, sizes: Sizes, offset: int = 0) -> dict[str, Value]:
         rng = np.random.default_rng(plan.seed)
         feeds: dict[str, Value] = {}
         small, looked_up = self._ways[way][1], dict(plan.looked_up)
@@ -448,7 +452,7 @@ class Inputs:
         return feeds
 
     def _step_before(
-        self, plan: Plan, way: int, sizes: Sizes, run: Run
+        self, plan: TrialPlan, way: int, sizes: Sizes, run: Run
     ) -> tuple[dict[str, Value], dict[str, int]] | None:
         """Run one step from an empty state or a state of zeros.
 
@@ -510,7 +514,7 @@ def at_size(model: ir.Model, sizes: Sizes | None = None, *, seed: int = 0) -> Fe
         UsageError: A size is given for a dimension that no input has.
     """
     inputs = Inputs(model)
-    return inputs.generate(Plan(seed, 0, Style.NORMAL), sizes=inputs.sized(sizes)).feeds
+    return inputs.generate(TrialPlan(seed, 0, Style.NORMAL), sizes=inputs.sized(sizes)).feeds
 
 
 def sizes_of(model: ir.Model, feeds: Feeds) -> dict[str, int]:

@@ -28,7 +28,7 @@ from sardonyx.passes._matching import optional, permutation, require, required, 
 from sardonyx.passes._parts import piece_of
 
 
-class Part:
+class AxisPart:
     """A factor of an axis; parts are compared by identity.
 
     Splitting a part replaces it in every axis that contains it (see `refined`), so that layouts of the same value stay
@@ -45,24 +45,24 @@ class Part:
         self.size = size
         self.repeats = repeats
         self.picked = picked
-        self.finer: tuple[Part, Part] | None = None
+        self.finer: tuple[AxisPart, AxisPart] | None = None
 
-    def split(self, outer: Dim, inner: Dim) -> tuple[Part, Part]:
+    def split(self, outer: Dim, inner: Dim) -> tuple[AxisPart, AxisPart]:
         """Split the part into an outer and an inner one."""
-        self.finer = (Part(outer, repeats=self.repeats), Part(inner, repeats=self.repeats))
+        self.finer = (AxisPart(outer, repeats=self.repeats), AxisPart(inner, repeats=self.repeats))
         return self.finer
 
 
-Axis = list[Part]
+Axis = list[AxisPart]
 Axes = list[Axis]
 
 
 def new_axes(shape: Shape) -> Axes:
     """Return one new part for every dim; a dim of size one has none."""
-    return [[] if dim == 1 else [Part(dim)] for dim in shape]
+    return [[] if dim == 1 else [AxisPart(dim)] for dim in shape]
 
 
-def refined(axis: Iterable[Part]) -> Axis:
+def refined(axis: Iterable[AxisPart]) -> Axis:
     """Return the parts of an axis, each replaced by the parts it has been split into."""
     parts: Axis = []
     for part in axis:
@@ -70,12 +70,12 @@ def refined(axis: Iterable[Part]) -> Axis:
     return parts
 
 
-def flat(axes: Iterable[Iterable[Part]]) -> Axis:
+def flat(axes: Iterable[Iterable[AxisPart]]) -> Axis:
     """Return all parts in the order of the elements in memory."""
     return [part for axis in axes for part in refined(axis)]
 
 
-def restricted(axes: Axes, parts: Iterable[Part]) -> Axes | None:
+def restricted(axes: Axes, parts: Iterable[AxisPart]) -> Axes | None:
     """Return the axes that consist of these parts, the others empty, or None if an axis has only some of them."""
     own = set(parts)
     whole = [refined(axis) for axis in axes]
@@ -134,11 +134,11 @@ def joined(source: Axis, result: Axis) -> tuple[Axis, Axis]:
     """Return two orders of parts with every run of parts that are adjacent in both replaced by one part."""
     source, result = refined(source), refined(result)
     runs = {run[0]: run for run in _runs(result, _places(source))}
-    whole = {first: run[0] if len(run) == 1 else Part(size(run)) for first, run in runs.items()}
+    whole = {first: run[0] if len(run) == 1 else AxisPart(size(run)) for first, run in runs.items()}
     return [whole[part] for part in source if part in whole], list(whole.values())
 
 
-def _take(parts: deque[Part], dim: Dim, *, front: bool) -> Axis | None:
+def _take(parts: deque[AxisPart], dim: Dim, *, front: bool) -> Axis | None:
     """Remove the parts at one end that make up a dim and return them, or return None and remove nothing.
 
     At each step `need` is the part of the dim that is not covered yet: a whole part is taken if it divides `need`; a
@@ -146,7 +146,7 @@ def _take(parts: deque[Part], dim: Dim, *, front: bool) -> Axis | None:
     """
     if dim == 0:
         return None
-    remaining, taken, need = deque(parts), list[Part](), dim
+    remaining, taken, need = deque(parts), list[AxisPart](), dim
     while need != 1:
         if not remaining:
             return None
@@ -216,7 +216,7 @@ class Source(Struct, frozen=True, eq=False):
     nodes: tuple[ir.Node, ...]
 
     @property
-    def picked(self) -> Part | None:
+    def picked(self) -> AxisPart | None:
         """Return the part of the stage of which a single index is selected."""
         return next((part for part in flat(self.stage.axes) if part.picked is not None), None)
 
@@ -264,13 +264,13 @@ def _before(stage: Stage, producer: ir.Node, graph: Facts, *, scales: bool) -> S
         axis = producer.attributes.get_int("axis", 0) % len(shape)
         place, count = required(graph.scalar(producer.inputs[1])), static(shape[axis])
         require(graph.rank(producer.inputs[1]) == 0 and count != 1)
-        axes = [*axes[:axis], [Part(count, picked=int(place) % count)], *axes[axis:]]
+        axes = [*axes[:axis], [AxisPart(count, picked=int(place) % count)], *axes[axis:]]
     elif op_type in ("Split", "Slice"):  # into equal pieces: [n * piece] becomes a picked part n and the piece
         piece = required(piece_of(stage.value, graph))
         axis, start, length = piece.axis, piece.positions.start, len(piece.positions)
         require(piece.positions.step == 1 and 0 < length < piece.size)
         require(piece.size % length == 0 and start % length == 0)
-        axes = [*axes[:axis], [Part(piece.size // length, picked=start // length), *axes[axis]], *axes[axis + 1 :]]
+        axes = [*axes[:axis], [AxisPart(piece.size // length, picked=start // length), *axes[axis]], *axes[axis + 1 :]]
     else:
         axes = required(regroup(flat(axes), shape) if op_type in VIEWS else None)
     return Stage(source, axes, stage.factor)
@@ -292,7 +292,7 @@ def _unrepeated(axes: Axes, result: Shape, shape: Shape) -> Axes | None:
     return source_axes
 
 
-class Step(Struct, frozen=True):
+class LayoutStep(Struct, frozen=True):
     """One node: a Reshape to `numbers`, a Transpose by them, or a Gather of them along `axis`."""
 
     operator: str
@@ -301,7 +301,7 @@ class Step(Struct, frozen=True):
     axis: int = 0
 
 
-Conversion = tuple[Step, ...]
+Conversion = tuple[LayoutStep, ...]
 
 
 def copies(steps: Conversion) -> int:
@@ -340,7 +340,7 @@ def conversion(source: Axes, target: Axes) -> Conversion:
     for axis in map(refined, ordered):
         perm += [i for i in range(len(split_axes)) if refined(split_axes[i]) == axis and i not in perm][:1]
     require(len(split_axes) == len(ordered) == len(perm))  # otherwise a part occurs more than once
-    transpose = Step("Transpose", tuple(perm), sizes(ordered))
+    transpose = LayoutStep("Transpose", tuple(perm), sizes(ordered))
     return (*_reshape(source, split_axes), transpose, *_reshape(ordered, target))
 
 
@@ -348,7 +348,7 @@ def _reshape(source: Axes, target: Axes) -> Conversion:
     """Return the Reshape between two layouts with the same order of parts, if they differ."""
     if same_axes(source, target):
         return ()
-    return (Step("Reshape", required(reshape_target(sizes(source), sizes(target))), sizes(target)),)
+    return (LayoutStep("Reshape", required(reshape_target(sizes(source), sizes(target))), sizes(target)),)
 
 
 def _pieces(source: Axes, target: Axes) -> tuple[Axes, Axes]:
@@ -374,12 +374,12 @@ def _pieces(source: Axes, target: Axes) -> tuple[Axes, Axes]:
     return sorted(runs, key=lambda run: in_source[run[0]]), runs
 
 
-def _places(parts: Axis) -> dict[Part, int]:
+def _places(parts: Axis) -> dict[AxisPart, int]:
     """Return the position of each part."""
     return {part: place for place, part in enumerate(parts)}
 
 
-def _runs(parts: Axis, places: Mapping[Part, int]) -> Iterator[Axis]:
+def _runs(parts: Axis, places: Mapping[AxisPart, int]) -> Iterator[Axis]:
     """Return the longest runs of parts that are adjacent in another layout too."""
     run: Axis = []
     for part in parts:

@@ -35,7 +35,7 @@ class Branch(Struct, frozen=True):
     others: tuple[Branch, ...] = ()  # the siblings that it represents
 
 
-class Row(Struct, frozen=True):
+class ModuleRow(Struct, frozen=True):
     """A branch as a row of a table; the numbers are summed over all copies of it and of its parents."""
 
     depth: int
@@ -89,14 +89,14 @@ def build(entries: Iterable[Entry], width: int, *, fold: bool = True) -> Branch:
     return _done(order[0])
 
 
-def rows(root: Branch, depth: int | None = None) -> Iterator[Row]:
+def rows(root: Branch, depth: int | None = None) -> Iterator[ModuleRow]:
     """Yield the rows of the tree from the top, down to `depth` levels below the root."""
     stack: list[tuple[int, tuple[Branch, ...]]] = [(0, (root, *root.others))]
     while stack:
         level, alike = stack.pop()
         branch, copies = alike[0], len(alike)
         shown = depth is None or level < depth
-        yield Row(
+        yield ModuleRow(
             depth=level,
             branch=branch,
             own=tuple(n * copies for n in branch.own),

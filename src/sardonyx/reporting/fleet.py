@@ -28,15 +28,15 @@ from sardonyx.reporting.run import refusals
 from sardonyx.reporting.verdict import closeness, largest_difference, tolerance_used
 
 Numbers = dict[str, Any]
-MOST_ROWS = 40  # models with a row of their own on a terminal
-_MOST_GROUPS = 40
-_LARGEST = 10
-_SAMPLE = 25  # models of each kind on the page
-_NAMES = 3  # of models that failed for one reason
+MAX_ROWS = 40  # models with a row of their own on a terminal
+_MAX_GROUPS = 40
+_SAVINGS_SHOWN = 10
+_MODELS_SHOWN = 25  # models of each kind on the page
+_MODELS_NAMED = 3  # of models that failed for one reason
 _QUOTED = re.compile(r"'[^']*'")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _QUARTERS = (0.25, 0.5, 0.75)
-_MISSED = 50  # missed fusions of a model that its numbers keep, the most frequent first
+_MISSED_KEPT = 50  # missed fusions of a model that its numbers keep, the most frequent first
 
 
 # The numbers of one record.
@@ -59,7 +59,7 @@ def numbers_of(record: Record) -> Numbers:
                 **_read(RUN, record, "seconds"),
                 "rewrites": {one.name: one.rewrites for one in changed},
                 "nodes_by_pass": {one.name: one.nodes for one in changed},
-                "missed": missed[:_MISSED],
+                "missed": missed[:_MISSED_KEPT],
             }
         case Inspection():
             shapes = [port.shape or () for port in record.inputs]
@@ -134,10 +134,10 @@ def fleet_document(fleet: Fleet, *, where: str = "") -> doc.Document:
     """
     names: Sequence[Text] = [row.source for row in fleet.models]
     blocks: tuple[doc.Block, ...] = (_table(fleet.models, names, fleet),)
-    if len(fleet.models) > MOST_ROWS:
+    if len(fleet.models) > MAX_ROWS:
         what = _VERBS[fleet.command].saves
         write = _sizes if what == "bytes" else _counts
-        largest = ((row.source, write(row.numbers), _share(share)) for share, row in savings(fleet)[:_LARGEST])
+        largest = ((row.source, write(row.numbers), _share(share)) for share, row in savings(fleet)[:_SAVINGS_SHOWN])
         saved = doc.table_section("Largest savings", ("model", what, "saved"), largest)
         blocks = (group_section(fleet), saved, failure_section(fleet))
     bad = any(row.code for row in fleet.models)
@@ -288,7 +288,7 @@ def group_section(fleet: Fleet) -> doc.Section:
             low, middle, high = (_share(quantile(saved, at)) if saved else "·" for at in _QUARTERS)
             cells = (*cells, middle, f"{low} to {high}" if saved else "·")
         rows.append(cells)
-    return doc.table_section("By family" if by_family else "By folder", heading, rows, most=_MOST_GROUPS)
+    return doc.table_section("By family" if by_family else "By folder", heading, rows, most=_MAX_GROUPS)
 
 
 def _totals(rows: Sequence[ModelRow], what: Literal["nodes", "bytes", ""]) -> tuple[str, ...]:
@@ -324,8 +324,8 @@ def failure_section(fleet: Fleet, most: int = 20) -> doc.Section:
     """Return the failures by reason, with the number of models and the first ones."""
     rows: list[tuple[Text, ...]] = []
     for reason, failed in failure_groups(fleet):
-        more = f", and {len(failed) - _NAMES} more" if len(failed) > _NAMES else ""
-        names = ", ".join(fmt.name(row.name) for row in failed[:_NAMES])
+        more = f", and {len(failed) - _MODELS_NAMED} more" if len(failed) > _MODELS_NAMED else ""
+        names = ", ".join(fmt.name(row.name) for row in failed[:_MODELS_NAMED])
         rows.append((fmt.one_line(reason if len(failed) > 1 else failed[0].reason), len(failed), names + more))
     columns = (text_column("reason", whole=True), "models", text_column("which"))
     rest = f"and {fmt.plural(len(rows) - most, 'other reason')}" if len(rows) > most else ""
@@ -380,12 +380,12 @@ def memory_section(fleet: Fleet) -> doc.Section:
 def sample_tables(fleet: Fleet, seed: int = 0) -> dict[str, doc.Table]:
     """Return some models with links to their records: those that save most and least, and others at random."""
     ordered = [row for _, row in savings(fleet)] or [row for row in fleet.models if row.has_result]
-    if len(ordered) <= 3 * _SAMPLE:
+    if len(ordered) <= 3 * _MODELS_SHOWN:
         return {"All models": _linked(ordered, fleet)} if ordered else {}
-    chosen = random.Random(seed).sample(ordered[_SAMPLE:-_SAMPLE], _SAMPLE)
+    chosen = random.Random(seed).sample(ordered[_MODELS_SHOWN:-_MODELS_SHOWN], _MODELS_SHOWN)
     samples = {"Models at random": sorted(chosen, key=lambda row: row.name)}
     if _VERBS[fleet.command].saves:
-        ends = {"Largest savings": ordered[:_SAMPLE], "Smallest savings": ordered[: -_SAMPLE - 1 : -1]}
+        ends = {"Largest savings": ordered[:_MODELS_SHOWN], "Smallest savings": ordered[: -_MODELS_SHOWN - 1 : -1]}
         samples = ends | samples
     return {title: _linked(rows, fleet) for title, rows in samples.items()}
 

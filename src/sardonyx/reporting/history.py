@@ -25,7 +25,7 @@ from sardonyx.reporting.verdict import verification
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 _Other = TypeVar("_Other")
-_SHOWN = 200  # rows of a table
+_ROWS_SHOWN = 200  # rows of a table
 _BENCH = Span("sardonyx bench FIRST.onnx SECOND.onnx", code=True)
 
 
@@ -134,7 +134,7 @@ def incomparable(first: RunBundle, second: RunBundle) -> Iterator[str]:
 def _operators(one: Run, two: Run) -> doc.Section:
     counts = _differing(one, two, lambda run: {op.op_type: op.after for op in run.ops}, 0)
     rows = ((fmt.name(name), a, b, fmt.change(b - a)) for name, a, b in counts)
-    return doc.table_section("Operators", ("operator", "first result", "second", "change"), rows, most=_SHOWN)
+    return doc.table_section("Operators", ("operator", "first result", "second", "change"), rows, most=_ROWS_SHOWN)
 
 
 def _passes(one: Run, two: Run) -> doc.Section:
@@ -152,7 +152,7 @@ def _passes(one: Run, two: Run) -> doc.Section:
             side = "first" if b is None else "second"
             rows.append((fmt.name(name), f"only in the {side}", fmt.count(only[0]), fmt.change(only[1]), "·"))
     headings = ("pass", "", "rewrites", "change in nodes", "bytes")
-    return doc.table_section("Passes", headings, rows, text_columns=2, most=_SHOWN)
+    return doc.table_section("Passes", headings, rows, text_columns=2, most=_ROWS_SHOWN)
 
 
 def _modules(one: Run, two: Run) -> doc.Section:
@@ -173,7 +173,7 @@ def _modules(one: Run, two: Run) -> doc.Section:
             changed = (fmt.change(other_nodes - nodes), fmt.size_change(other_octets - octets))
             rows.append((module_cell(row), nodes, other_nodes, *changed))
     headings = ("module", "nodes, first result", "second", "change", "bytes")
-    return doc.table_section("Modules", headings, rows, most=_SHOWN)
+    return doc.table_section("Modules", headings, rows, most=_ROWS_SHOWN)
 
 
 def _skipped(one: Run, two: Run) -> doc.Section:
@@ -185,7 +185,7 @@ def _skipped(one: Run, two: Run) -> doc.Section:
         for (name, reason), a, b in _differing(one, two, counts, 0)
     )
     headings = ("pass", "reason", "first", "second", "")
-    return doc.table_section("Missed fusions", headings, rows, text_columns=2, most=_SHOWN)
+    return doc.table_section("Missed fusions", headings, rows, text_columns=2, most=_ROWS_SHOWN)
 
 
 def _undone(one: Run, two: Run) -> doc.Section:
@@ -196,7 +196,7 @@ def _undone(one: Run, two: Run) -> doc.Section:
         for key, each in here.items()
         if key not in there
     ]
-    return doc.table_section("Rolled back", ("pass", "module", "reason", ""), rows, text_columns=4, most=_SHOWN)
+    return doc.table_section("Rolled back", ("pass", "module", "reason", ""), rows, text_columns=4, most=_ROWS_SHOWN)
 
 
 def _differing(
@@ -210,10 +210,10 @@ def _differing(
             yield key, a, b
 
 
-RECENT = 8  # runs of one model whose sections a page contains; older runs have only their line
-LONGEST = 200  # lines of a table
-_NOTED = 10  # runs in notes
-_BARS = 60  # of a trend
+RECENT_RUNS = 8  # runs of one model whose sections a page contains; older runs have only their line
+MAX_LINES = 200  # lines of a table
+_RUNS_NOTED = 10  # runs in notes
+_MAX_BARS = 60  # of a trend
 _LEVELS = "▁▂▃▄▅▆▇█"
 
 
@@ -264,7 +264,7 @@ def histories(bundles: Sequence[RunBundle]) -> list[History]:
 
 def recent(bundles: Sequence[RunBundle]) -> list[RunBundle]:
     """Return the runs whose sections a page contains, the newest of each model first."""
-    return [run for history in histories(bundles) for run in history.runs[:RECENT]]
+    return [run for history in histories(bundles) for run in history.runs[:RECENT_RUNS]]
 
 
 def _date(bundle: RunBundle) -> str:
@@ -300,18 +300,18 @@ def history_section(history: History, link: Callable[[RunBundle], str] = lambda 
     tracked = measured(history)
     columns = [*map(text_column, ("date", "run", "sardonyx")), *(Column(each.measure.heading) for each in tracked)]
     rows: list[Row] = []
-    for run in history.runs[:LONGEST]:
+    for run in history.runs[:MAX_LINES]:
         numbers = (each.measure.read(each.record(run)).written for each in tracked)
         checked = fmt.name(fmt.one_line(verification(run.run.verdict)), 120)
         names = (fmt.name(run.name or run.label), fmt.name(run.run.environment.sardonyx))
         cells = (Span(fmt.date(_date(run)), target=link(run)), *names, *numbers, checked)
         rows.append(Row(cells, Tone.PLAIN if run.passed else Tone.BAD))
-    notes = [*itertools.islice(_breaks(history), _NOTED)]
+    notes = [*itertools.islice(_breaks(history), _RUNS_NOTED)]
     timed = [(run, run.bench.machine.busy) for run in history.runs if run.bench is not None]
     if busy := [f"{fmt.date(_date(run))} ({100 * share:.0f} %)" for run, share in timed if share is not None]:
-        notes.append(f"timed while other processes used much of the CPU: {listed(busy, _NOTED)}")
-    if len(history.runs) > LONGEST:
-        notes.append(f"and {len(history.runs) - LONGEST} older runs")
+        notes.append(f"timed while other processes used much of the CPU: {listed(busy, _RUNS_NOTED)}")
+    if len(history.runs) > MAX_LINES:
+        notes.append(f"and {len(history.runs) - MAX_LINES} older runs")
     table = doc.Table([*columns, text_column("verification")], rows)
     return doc.Section(f"History of {fmt.name(history.model)}", (table, doc.Notes(notes)))
 
@@ -324,7 +324,7 @@ def trends(history: History) -> list[str]:
         if len({value.short for value in values}) > 1:
             numbers = [value.value for value in values]
             low, high = min(numbers), max(numbers)
-            levels = [round((len(_LEVELS) - 1) * (number - low) / (high - low)) for number in numbers[-_BARS:]]
+            levels = [round((len(_LEVELS) - 1) * (number - low) / (high - low)) for number in numbers[-_MAX_BARS:]]
             bars = "".join(_LEVELS[level] for level in levels)
             lines.append(f"{tracked.measure.heading}: {bars} {ends(history, tracked)}")
     return lines

@@ -15,11 +15,11 @@ from sardonyx.records.provenance import lineage
 from sardonyx.records.run import Wiring
 from sardonyx.reporting import formatting as fmt
 
-DEEPEST = 32  # steps of a path; deeper nodes are drawn at this level
+MAX_DEPTH = 32  # steps of a path; deeper nodes are drawn at this level
 _Key = tuple[str, str]
 
 
-class Part(Struct, frozen=True):
+class Box(Struct, frozen=True):
     """One box: a node of the module itself, a module below it, or a neighbour that it reads from or writes to."""
 
     kind: Literal["op", "module", "port"]
@@ -32,7 +32,7 @@ class ModuleContents(Struct, frozen=True):
     """The contents of one module; edges are indices into `parts`."""
 
     path: str
-    parts: tuple[Part, ...]
+    parts: tuple[Box, ...]
     edges: tuple[tuple[int, int], ...]
 
 
@@ -40,7 +40,7 @@ class _Owners:
     """Which modules contain each node. A container of one module is shown as that module."""
 
     def __init__(self, wiring: Wiring) -> None:
-        chains = [tuple(lineage(".".join(path.split(".", DEEPEST)[:DEEPEST]))) for path in wiring.modules]
+        chains = [tuple(lineage(".".join(path.split(".", MAX_DEPTH)[:MAX_DEPTH]))) for path in wiring.modules]
         self.chains = [chains[owner] for owner in wiring.owners]  # by node: modules that contain it, the model first
         self._owning = {chain[-1] for chain in self.chains}
         self._below: dict[str, set[str]] = {}
@@ -54,13 +54,13 @@ class _Owners:
             (path,) = below
         return path
 
-    def part(self, wiring: Wiring, node: int, depth: int) -> Part:
+    def part(self, wiring: Wiring, node: int, depth: int) -> Box:
         """Return the node if the module at that depth owns it, otherwise the module below that contains it."""
         chain = self.chains[node]
         if depth == len(chain) - 1:
-            return Part("op", wiring.ops[node], wiring.names[node], chain[depth])
+            return Box("op", wiring.ops[node], wiring.names[node], chain[depth])
         path = self.innermost(chain[depth + 1])
-        return Part("module", path[len(chain[depth]) + 1 :] if depth else path, path=path)
+        return Box("module", path[len(chain[depth]) + 1 :] if depth else path, path=path)
 
 
 def module_contents(wiring: Wiring, path: str) -> ModuleContents | None:
@@ -77,13 +77,13 @@ def module_contents(wiring: Wiring, path: str) -> ModuleContents | None:
     if repeated := _circling([(keys[one], keys[other]) for one, other in between if keys[one] != keys[other]]):
         calls = _calls([node for node in inside if keys[node] in repeated], between, keys)
         keys |= {node: ("module", f"{drawn[node].path}#{first}") for node, first in calls.items()}
-    counts, parts = Counter(keys.values()), dict[_Key, Part]()
+    counts, parts = Counter(keys.values()), dict[_Key, Box]()
     for node, part in drawn.items():
         counted = part if part.kind == "op" else replace(part, text=f"{part.text} · {fmt.count(counts[keys[node]])}")
         parts.setdefault(keys[node], counted)
     edges: dict[tuple[_Key, _Key], None] = {}
 
-    def join(node: int, key: _Key, port: Part, *, reads: bool) -> None:
+    def join(node: int, key: _Key, port: Box, *, reads: bool) -> None:
         """Connect a node of the module with a neighbour, or with an input or output of the model."""
         parts.setdefault(key, port)
         edges[(key, keys[node]) if reads else (keys[node], key)] = None
@@ -96,13 +96,13 @@ def module_contents(wiring: Wiring, path: str) -> ModuleContents | None:
             node, other, way = (consumer, producer, "from") if consumer in keys else (producer, consumer, "to")
             common = sum(a == b for a, b in zip(owners.chains[node], owners.chains[other], strict=False)) - 1
             outer = owners.part(wiring, other, common)
-            port = Part("port", f"{way} {outer.text}", path=outer.path)
+            port = Box("port", f"{way} {outer.text}", path=outer.path)
             join(node, (way, f"{outer.path}:{outer.text}"), port, reads=way == "from")
     ends = [("input", name, node) for name, nodes in wiring.inputs.items() for node in nodes]
     ends += [("output", name, node) for name, node in wiring.outputs.items()]
     for kind, name, node in ends:
         if node in keys:
-            join(node, (kind, name), Part("port", f"{kind} {name}", name), reads=kind == "input")
+            join(node, (kind, name), Box("port", f"{kind} {name}", name), reads=kind == "input")
     at = {key: place for place, key in enumerate(parts)}
     return ModuleContents(path, tuple(parts.values()), tuple((at[one], at[other]) for one, other in edges))
 

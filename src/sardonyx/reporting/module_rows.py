@@ -17,8 +17,8 @@ from sardonyx.reporting import formatting as fmt
 from sardonyx.reporting.document import Cell, View
 
 _T = TypeVar("_T")
-_FEWEST = 4  # names that form a group
-_LONGEST = 100
+_MIN_GROUP = 4  # names that form a group
+_MAX_NAME = 100
 _NUMBER = re.compile(r"([0-9]{1,9})")
 _QUOTED = re.compile(r"'([^']*)'")
 
@@ -83,7 +83,7 @@ def _groups(family: Sequence[tuple[_Name, int]]) -> list[tuple[str, list[int]]]:
     groups: list[tuple[str, list[int]]] = []
     for numbers, last in endings.items():
         places = [place for parts, place in family if parts.word in last]
-        label = _label(family[0][0].text, numbers, last) if len(places) >= _FEWEST else None
+        label = _label(family[0][0].text, numbers, last) if len(places) >= _MIN_GROUP else None
         groups += [(label, places)] if label else [("", [place]) for place in places]
     return groups
 
@@ -99,7 +99,7 @@ def _label(text: tuple[str, ...], numbers: frozenset[tuple[str, ...]], endings: 
         pieces += [column[0] if len(column) == 1 else f"{{{','.join(ranges)}}}", after]
     words = [ending for ending in endings if ending is not None]
     last = words[0] if len(words) == 1 else f"{{{','.join(words)}}}"
-    return fmt.name("".join(pieces) + (f".{last}" if words else ""), _LONGEST)
+    return fmt.name("".join(pieces) + (f".{last}" if words else ""), _MAX_NAME)
 
 
 def _runs(numbers: Iterable[str]) -> list[list[str]]:
@@ -117,7 +117,7 @@ def _runs(numbers: Iterable[str]) -> list[list[str]]:
 # Module paths in which consecutive numbers are ranges: twelve layers that were rewritten in the same way are
 # `encoder.layer.0…11.attention`, not twelve lines.
 
-RUNS = 4  # runs of consecutive numbers that are written in full
+MAX_RUNS = 4  # runs of consecutive numbers that are written in full
 
 
 class Place(Struct, frozen=True):
@@ -153,7 +153,7 @@ def _numbers(numbers: Iterable[str]) -> str:
     """Return numbers as 0…11, as 0,2,4 if they are not consecutive, as 0,2,…,22 if there are many."""
     runs = _runs(numbers)
     written = [run[0] if len(run) == 1 else f"{run[0]}{'…' if len(run) > 2 else ','}{run[-1]}" for run in runs]
-    return ",".join(written if len(written) <= RUNS else [*written[: RUNS - 2], "…", written[-1]])
+    return ",".join(written if len(written) <= MAX_RUNS else [*written[: MAX_RUNS - 2], "…", written[-1]])
 
 
 def where(modules: Mapping[str, int], most: int = 2) -> str:
@@ -177,19 +177,19 @@ def first_notes(notes: Sequence[str], most: int | None) -> list[str]:
     return [*map(fmt.one_line, notes[:most]), *more]
 
 
-DEEPEST = 20  # levels that are indented
+MAX_INDENT = 20  # levels that are indented
 
 
 Modules: TypeAlias = Iterable[tuple[str, str, module_tree.Numbers]]  # path, tag, own numbers
 
 
-def module_rows(modules: Modules, view: View, top: str = "") -> list[module_tree.Row]:
+def module_rows(modules: Modules, view: View, top: str = "") -> list[module_tree.ModuleRow]:
     """Return the rows of the tree as `tree_rows` does, or none if the model has no modules."""
     listed = list(modules)
     return tree_rows(listed, view, top) if any(path for path, _tag, _numbers in listed) else []
 
 
-def tree_rows(modules: Modules, view: View, top: str = "") -> list[module_tree.Row]:
+def tree_rows(modules: Modules, view: View, top: str = "") -> list[module_tree.ModuleRow]:
     """Return the rows of the tree of at least one module; the tag of a branch is the kind of its module.
 
     If all modules lie at or below `top`, the tree starts there. A view that is neither verbose nor of a given depth
@@ -203,18 +203,18 @@ def tree_rows(modules: Modules, view: View, top: str = "") -> list[module_tree.R
         (root,) = root.children  # containers in between own nothing, so the label of the top includes them
     if view.verbose or view.depth is not None:
         return list(module_tree.rows(root, view.depth))
-    depth, shown, deeper = 1, list[module_tree.Row](), list(module_tree.rows(root, 1))
+    depth, shown, deeper = 1, list[module_tree.ModuleRow](), list(module_tree.rows(root, 1))
     while not shown or len(shown) < len(deeper) <= view.rows:
         depth += 1
         shown, deeper = deeper, list(itertools.islice(module_tree.rows(root, depth), view.rows + 1))
     return shown
 
 
-def module_cell(row: module_tree.Row) -> Cell:
+def module_cell(row: module_tree.ModuleRow) -> Cell:
     """Return a module in the tree: how many equal ones it represents, and an ellipsis if modules below are hidden."""
     copies = f" ×{row.branch.copies}" if row.branch.copies > 1 else ""
     hidden = " …" if row.hidden else ""
-    return Cell(f"{fmt.module(row.branch.label, 48)}{copies}{hidden}", min(row.depth, DEEPEST))
+    return Cell(f"{fmt.module(row.branch.label, 48)}{copies}{hidden}", min(row.depth, MAX_INDENT))
 
 
 def module_kind(path: str, tags: dict[str, str]) -> str:

@@ -18,7 +18,7 @@ from sardonyx.reporting.run_bundle import RunBundle
 from sardonyx.reporting.verdict import verification
 from sardonyx.reporting.writers import html
 
-LONGEST = 160  # characters of a line
+MAX_LINE = 160  # characters of a line
 _COMMON = ("schema_version", "environment", "options", "status")
 _RENDERED = {  # by tag of the record: the module, and the prefix of `…_document` and `…_sentence` in it
     "analysis": "analysis:analysis",
@@ -55,7 +55,7 @@ def text(record: Record) -> str:
         drawn = '; sardonyx.report(…, "report.html") draws it'
     fields = [name for name in record.published().__struct_fields__ if name not in _COMMON]
     lines.append(f"  fields: {', '.join(fields[:6])}, …; .to_json() has all{drawn}")
-    return "\n".join(line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…" for line in lines)
+    return "\n".join(line if len(line) <= MAX_LINE else f"{line[: MAX_LINE - 1]}…" for line in lines)
 
 
 def markup(record: Record) -> str:

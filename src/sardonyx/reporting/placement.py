@@ -16,7 +16,7 @@ REASONS: dict[str, str] = {
     "depends": "on the device with some attributes only",
     "unknown": "not measured",
 }
-_GROUPS = 8  # shown; -v shows all
+_GROUPS_SHOWN = 8  # shown; -v shows all
 
 
 def placement_document(record: Placement, view: View) -> doc.Document:
@@ -43,7 +43,7 @@ def placement_document(record: Placement, view: View) -> doc.Document:
         if row.total[1]
     ]
     groups: list[Row] = []
-    for each in record.away if view.verbose else record.away[:_GROUPS]:
+    for each in record.away if view.verbose else record.away[:_GROUPS_SHOWN]:
         operator, types, why = away_cells(each)
         groups.append(Row((operator, types, len(each.nodes), why)))
     if (rest := len(record.away) - len(groups)) > 0:

@@ -15,7 +15,7 @@ from sardonyx.reporting.module_rows import module_cell, module_kind, module_rows
 from sardonyx.reporting.writers.tables import write_csv
 
 OPERATORS_SHOWN = 3  # on one screen
-BAR = 12  # characters of a bar
+BAR_CHARS = 12  # characters of a bar
 FIELDS = (
     "file", "scope", "name", "kind", "module", "self_ms", "total_ms", "share", "kernels", "calls", "traced_by", "nodes",
 )  # fmt: skip
@@ -87,7 +87,7 @@ def _csv_lines(model: ProfiledModel) -> Iterator[dict[str, object]]:
 # Times by module and by operator.
 
 
-def timed_modules(profile: Profile, view: View) -> Iterator[tuple[module_tree.Row, list[list[ModuleTime]]]]:
+def timed_modules(profile: Profile, view: View) -> Iterator[tuple[module_tree.ModuleRow, list[list[ModuleTime]]]]:
     """Yield the module tree with the times of each row in every file.
 
     Layers with equally many kernels in every file are one row.
@@ -253,7 +253,7 @@ def _modules(profile: Profile, view: View) -> doc.Section:
 
 def _bar(part: float) -> str:
     """Return a bar of the share; a thin one for a share that rounds to zero."""
-    cells = round(BAR * min(max(part, 0.0), 1.0))
+    cells = round(BAR_CHARS * min(max(part, 0.0), 1.0))
     return "█" * cells if cells else "▏" if part else ""
 
 

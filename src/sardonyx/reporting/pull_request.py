@@ -26,18 +26,18 @@ from sardonyx.reporting.run_bundle import RunBundle
 from sardonyx.reporting.verdict import output_groups, verification
 from sardonyx.reporting.writers import markdown
 
-LONGEST = 60_000  # characters
-_ROWS = 40  # of a table
+MAX_TEXT = 60_000  # characters
+_MAX_ROWS = 40  # of a table
 _RESERVED = 600  # characters for naming what was left out
-_LEAST = 2_000  # characters that a model gets at least
-_CELL = 300  # characters of a sentence from a model
-_LEVEL = 3  # of the heading of a model
+_MIN_MODEL_CHARS = 2_000  # characters that a model gets at least
+_MAX_SENTENCE = 300  # characters of a sentence from a model
+_HEADING_LEVEL = 3  # of the heading of a model
 
 
 def pull_request(bundles: Sequence[RunBundle]) -> str:
     """Return the newest run of each model with everything that fits, after a table of the models and of all runs."""
     if len(bundles) == 1:
-        return _fitted(_written(run_comment(bundles[0])), LONGEST)
+        return _fitted(_written(run_comment(bundles[0])), MAX_TEXT)
     models = histories(bundles)
     latest = [history.latest for history in models]
     sections = [_models(latest)] if len(models) > 1 else []
@@ -45,15 +45,15 @@ def pull_request(bundles: Sequence[RunBundle]) -> str:
         if len(history.runs) > 1:
             lines = history_section(history)
             sections.append(structs.replace(lines, blocks=(*lines.blocks, doc.Notes(trends(history)))))
-    tables = [(str(section.title).lower(), markdown.block(section, _LEVEL - 1)) for section in sections]
-    share = max(_LEAST, (LONGEST - _RESERVED - sum(len(text) for _name, text in tables)) // len(latest) - 2)
+    tables = [(str(section.title).lower(), markdown.block(section, _HEADING_LEVEL - 1)) for section in sections]
+    share = max(_MIN_MODEL_CHARS, (MAX_TEXT - _RESERVED - sum(len(text) for _name, text in tables)) // len(latest) - 2)
     comments = [(fmt.name(each.label), _fitted(_written(run_comment(each)), share).rstrip()) for each in latest]
-    return _fitted([*tables, *comments], LONGEST)
+    return _fitted([*tables, *comments], MAX_TEXT)
 
 
 def pull_request_of_two(first: RunBundle, second: RunBundle) -> str:
     """Return what changed from one run to another."""
-    return _fitted(_written(changes_comment(first, second)), LONGEST)
+    return _fitted(_written(changes_comment(first, second)), MAX_TEXT)
 
 
 def run_comment(bundle: RunBundle) -> doc.Document:
@@ -69,21 +69,21 @@ def run_comment(bundle: RunBundle) -> doc.Document:
         _section("Rolled back", ("pass", "module", "reason"), undone, text_columns=3),
         *(_environment(bundle), doc.Section("The modules after, as a graph", graph)),
     )
-    notes = doc.Notes([_short(note) for note in (*bundle.notes, *run.notes)[:_ROWS]])
+    notes = doc.Notes([_short(note) for note in (*bundle.notes, *run.notes)[:_MAX_ROWS]])
     title = f"{'✅' if bundle.passed else '❌'} {fmt.name(bundle.label)}: {sentence}"
     blocks = (_numbers(bundle), notes, *(structs.replace(part, folded=True) for part in folded))
-    return doc.Document(blocks, title, level=_LEVEL)
+    return doc.Document(blocks, title, level=_HEADING_LEVEL)
 
 
 def changes_comment(first: RunBundle, second: RunBundle) -> doc.Document:
     """Return what changed from one run to another; everything but the numbers is folded."""
     changed = changes(first, second)
-    apart = [_short(line) for line in changed.apart[:_ROWS]]
+    apart = [_short(line) for line in changed.apart[:_MAX_ROWS]]
     besides = (doc.Paragraph("Besides, this differs:"), doc.Notes(apart)) if apart else ()
     numbers, *others = changed.sections
     return doc.Document(
         title="What changed",
-        level=_LEVEL,
+        level=_HEADING_LEVEL,
         head=(doc.Paragraph(changed.sentence), doc.Paragraph(f"first: {first.label}, second: {second.label}")),
         blocks=(*besides, numbers, *(structs.replace(section, folded=True) for section in others)),
     )
@@ -118,13 +118,13 @@ def _fitted(blocks: Iterable[tuple[str, str]], longest: int) -> str:
 
 def _short(sentence: str) -> str:
     """Return a sentence on one line; the middle of a very long one is left out."""
-    return fmt.name(fmt.one_line(sentence), _CELL)
+    return fmt.name(fmt.one_line(sentence), _MAX_SENTENCE)
 
 
 def _section(
     title: str, headings: Sequence[str], rows: Iterable[Sequence[Text | doc.Cell]], **more: Any
 ) -> doc.Section:
-    return doc.table_section(title, headings, rows, most=_ROWS, **more)
+    return doc.table_section(title, headings, rows, most=_MAX_ROWS, **more)
 
 
 def _models(bundles: Sequence[RunBundle]) -> doc.Section:
@@ -156,7 +156,7 @@ def _numbers(bundle: RunBundle) -> doc.Section:
 def _modules(bundle: RunBundle) -> doc.Section:
     timed = [{module.path: module.total_ms for module in model.modules} for model in bundle.profiled or ()]
     rows: list[tuple[Text | doc.Cell, ...]] = []
-    for row in module_rows(((m.path, m.tag, (m.before, m.after)) for m in bundle.run.modules), View(rows=_ROWS)):
+    for row in module_rows(((m.path, m.tag, (m.before, m.after)) for m in bundle.run.modules), View(rows=_MAX_ROWS)):
         before, after = row.total
         spent = (ms(sum(times.get(path, 0.0) for path in row.paths)) for times in timed)
         rows.append((module_cell(row), before, after, fmt.change(after - before), *spent))

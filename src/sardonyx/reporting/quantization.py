@@ -224,12 +224,12 @@ def sensitivity(quantization: Quantization, choice: Choice, title: str = "Loss o
     return svg.Picture("sensitivity", WIDTH, bottom + _FOOT, title, about, body, _STYLE, described)
 
 
-_MODULES = 8  # rows of modules, without -v
-_OUTPUTS = 4
-_REASONS = 3
-_POINTS = 8
-_KEPT = 5
-_RISKS = 6
+_MODULES_SHOWN = 8  # rows of modules, without -v
+_OUTPUTS_SHOWN = 4
+_REASONS_SHOWN = 3
+_POINTS_SHOWN = 8
+_KEPT_SHOWN = 5
+_RISKS_SHOWN = 6
 
 
 def quantization_document(quantization: Quantization, view: View) -> Document:
@@ -310,7 +310,7 @@ def point_section(choice: Choice, view: View) -> Section:
         uniform = [number for number, point in enumerate(points) if point.label.startswith("all ")]
         front = [number for number, point in enumerate(points) if point.on_front]
         wanted = dict.fromkeys([chosen, *uniform, *sorted(front, key=lambda number: abs(number - chosen))])
-        shown = sorted(list(wanted)[:_POINTS])
+        shown = sorted(list(wanted)[:_POINTS_SHOWN])
     rows: list[tuple[str, ...]] = []
     compares_directions = any(limit.startswith("cosine") for limit in choice.budget)
     for number in shown:
@@ -343,7 +343,7 @@ def _described(point: FrontPoint) -> str:
 def _kept(choice: Choice, view: View) -> Section:
     shown = [group for group in choice.groups if view.verbose or group.chosen == FLOAT32]
     rows = ((fmt.name(group.name), group.chosen, group.reason, fmt.size(group.bytes)) for group in shown)
-    title, most = ("Precision of modules", None) if view.verbose else ("Kept in float32", _KEPT)
+    title, most = ("Precision of modules", None) if view.verbose else ("Kept in float32", _KEPT_SHOWN)
     return table_section(title, ("module", "precision", "why", "bytes"), rows, text_columns=3, most=most)
 
 
@@ -354,7 +354,7 @@ def risk_section(quantization: Quantization, view: View) -> Section:
     nodes, kept = fmt.plural(len(risks), "node"), sum(risk.kept for risk in risks)
     title, most = (
         f"Can leave the range of float16: {nodes}, {kept} of them in float32",
-        None if view.verbose else _RISKS,
+        None if view.verbose else _RISKS_SHOWN,
     )
     return table_section(title, ("module", "stays in", "why"), rows, text_columns=3, most=most)
 
@@ -370,7 +370,7 @@ def loss_section(quantization: Quantization, view: View) -> Section:
         for output in loss.outputs
     ]
     scores, metric, judged = loss.scores, loss.metric, ""
-    if scores is not None and (len(rows) <= _OUTPUTS or view.verbose):
+    if scores is not None and (len(rows) <= _OUTPUTS_SHOWN or view.verbose):
         parts = [f"relative L2 [{scores.relative_l2.low:.2g}, {scores.relative_l2.high:.2g}]"]
         if scores.top1 is not None:
             parts.append(f"top-1 [{100 * scores.top1.low:.1f} %, {100 * scores.top1.high:.1f} %]")
@@ -380,7 +380,7 @@ def loss_section(quantization: Quantization, view: View) -> Section:
         judged = "95 %: " + ", ".join(parts)
     title = f"Loss on {_samples(quantization)}, in {fmt.one_line(loss.runtime)}"
     headings = ("output", "relative L2", "worst sample", "cosine", "top-1 agreement", "rows")
-    return table_section(title, headings, rows, below=judged, most=None if view.verbose else _OUTPUTS)
+    return table_section(title, headings, rows, below=judged, most=None if view.verbose else _OUTPUTS_SHOWN)
 
 
 def module_section(quantization: Quantization, view: View) -> Section:
@@ -391,7 +391,7 @@ def module_section(quantization: Quantization, view: View) -> Section:
         for row in module_rows(changed, view if view.verbose else View(depth=2))
         if row.total[0]
     )
-    most = None if view.verbose else _MODULES
+    most = None if view.verbose else _MODULES_SHOWN
     return table_section("Bytes of constants", ("module", "before", "after", ""), rows, most=most)
 
 
@@ -400,5 +400,5 @@ def skipped_section(quantization: Quantization, view: View) -> Section:
     rows = (
         (fmt.one_line(s.reason), ", ".join(map(fmt.name, s.examples[:1])), str(s.count)) for s in quantization.skipped
     )
-    headings, most = ("reason", "such as", "products"), None if view.verbose else _REASONS
+    headings, most = ("reason", "such as", "products"), None if view.verbose else _REASONS_SHOWN
     return table_section("Not quantized", headings, rows, text_columns=2, most=most)

@@ -24,12 +24,12 @@ from sardonyx.reporting.writers.tables import write_csv
 
 MOST_SHOWN = 200  # rows of a table in Markdown; the CSV has them all
 _LONGEST_LIST = 12  # models named in a line
-_FAILURES = 5  # listed unless verbose
+_FAILURES_SHOWN = 5  # listed unless verbose
 
 
 def study_document(study: Study, view: View) -> doc.Document:
     """Return the answer of `study`: findings, open questions and failures; the folder has the rest."""
-    shown = study.failures if view.verbose else study.failures[:_FAILURES]
+    shown = study.failures if view.verbose else study.failures[:_FAILURES_SHOWN]
     cells = (", ".join(map(fmt.name, filter(None, (f.experiment, f.model)))) for f in shown)
     failures = [f"{cell}: {fmt.one_line(f.reason)}" for cell, f in zip(cells, shown, strict=True)]
     rest = len(study.failures) - len(shown)

@@ -309,12 +309,12 @@ def largest_difference(verdict: Verdict) -> float:
     return max((math.inf if math.isnan(o.max_abs) else o.max_abs for o in verdict.outputs), default=0.0)
 
 
-_SHOWN = 8  # rows and names without -v
+_ROWS_SHOWN = 8  # rows and names without -v
 
 
 def location_document(location: Location, view: View) -> doc.Document:
     """Return the answer of `locate`."""
-    most, module = None if view.verbose else _SHOWN, location.module
+    most, module = None if view.verbose else _ROWS_SHOWN, location.module
 
     def names(modules: tuple[str, ...]) -> str:
         return listed([fmt.name(name) or "the model" for name in modules], most)

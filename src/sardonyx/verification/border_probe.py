@@ -26,7 +26,7 @@ from sardonyx.verification.double_precision import DoublePrecision
 from sardonyx.verification.subject import Subject
 
 Values: TypeAlias = tuple[list[Value], dict[str, Value]]  # outputs, and inner values by name
-_SENT = 1 << 23  # bytes of constants up to which a graph is sent to the worker process without a file
+_SENT_BYTES = 1 << 23  # of constants up to which a graph is sent to the worker process without a file
 
 
 class BorderProbe:
@@ -37,7 +37,7 @@ class BorderProbe:
         self._folder: TemporaryFolder | None = None
         self._numbers = itertools.count()
         self._source = model
-        self._model = model if Subject(model).constant_bytes <= _SENT else self._stored(model)
+        self._model = model if Subject(model).constant_bytes <= _SENT_BYTES else self._stored(model)
         self.types = {value.name: kind for value, kind in element_types(self._model).items()}
         self.output_names = [value.name or "" for value in model.graph.outputs]
         self.outputs = len(self.output_names)

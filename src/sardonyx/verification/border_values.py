@@ -26,8 +26,8 @@ from sardonyx.verification.rewrite_models import Border
 _MAX_ELEMENTS = 1 << 22  # of one value: some ten milliseconds to generate
 _MAX_WAYS = 60  # that are tried; what accepts none of them has requirements that no guess meets
 _MAX_EDGES = 4  # dimensions that are set to 0 and 1 alone
-_DISTINCT = (2, 3, 5, 7, 11, 13)
-_EQUAL = (4, 2, 6, 12, 8, 16, 64, 1)
+_DISTINCT_SIZES = (2, 3, 5, 7, 11, 13)
+_EQUAL_SIZES = (4, 2, 6, 12, 8, 16, 64, 1)
 _MAX_DOUBLINGS = 12  # of sizes at which a value would be empty: up to 50,000
 _RANKS = (3, 2, 4, 1, 0)  # tried in turn if the rank is unknown
 _TYPES = (ir.DataType.FLOAT, ir.DataType.INT64, ir.DataType.BOOL, ir.DataType.FLOAT16)  # tried if the type is unknown
@@ -95,9 +95,9 @@ class Generator:
         if not self.dims:
             yield {}
             return
-        primes = itertools.cycle(_DISTINCT)
+        primes = itertools.cycle(_DISTINCT_SIZES)
         distinct = {dim: next(primes) for dim in self.dims}
-        equal = [dict.fromkeys(self.dims, size) for size in (*_EQUAL, *self._static)]
+        equal = [dict.fromkeys(self.dims, size) for size in (*_EQUAL_SIZES, *self._static)]
         even = {dim: 4 * (index + 1) for index, dim in enumerate(self.dims)}
         sizings, fitting = list[Sizes](), list[Sizes]()
         for sizes in (distinct, *equal[:2], even, *equal[2:]):

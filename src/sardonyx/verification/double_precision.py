@@ -186,7 +186,7 @@ def _definition(node: ir.Node, opset: int) -> set[str]:
     return {inner.op_type for inner in body.node}
 
 
-_FIRST_OPSET = 12  # of Einsum
+_EINSUM_OPSET = 12  # of Einsum
 _MOST_TAPS = 128  # of a window; more would be as many nodes
 _TO_THE_END = np.iinfo(np.int64).max
 _AXES = "xyz"
@@ -195,7 +195,7 @@ _AXES = "xyz"
 def without_convolutions(model: ir.Model) -> ir.Model:
     """Return a copy in which products of taps take the place of every Conv, as far as its form is covered."""
     copy = model.clone()
-    if copy.opset_imports.get("", 1) < _FIRST_OPSET:
+    if copy.opset_imports.get("", 1) < _EINSUM_OPSET:
         return copy
     for number, node in enumerate([n for graph in nested_graphs(copy.graph) for n in graph if n.op_type == "Conv"]):
         weight, graph, result = node.inputs[1], node.graph, node.outputs[0]

@@ -33,10 +33,10 @@ from sardonyx.ir.exact.call import FLOATS, Invalid, Undecided
 from sardonyx.ir.ops import ARITHMETIC, ATTENTION_NAMES, MATRIX_PRODUCTS, REARRANGES, SOFTMAXES
 from sardonyx.ir.shapes import Size
 from sardonyx.verification.index_terms import Unproven, fused, is_uniform, source, text_of
-from sardonyx.verification.rewrite_models import LARGE, Border, Excerpt, SmallModel
+from sardonyx.verification.rewrite_models import LARGE_BYTES, Border, Excerpt, SmallModel
 from sardonyx.verification.symbolic_operators import (
-    Call,
     Known,
+    SymbolicCall,
     Value,
     evaluated,
     number_text,
@@ -44,13 +44,13 @@ from sardonyx.verification.symbolic_operators import (
     tensor_of,
 )
 
-_LEAST = (8, 16)  # to which sizes are reduced, in the first and in the second choice
+_REDUCED = (8, 16)  # to which sizes are reduced, in the first and in the second choice
 _PERIOD = 8  # sizes keep their remainders, for strides
 _MOST_ITEMS = 64  # elements of a constant that may hold sizes
-_MANY = 1 << 14  # elements of one tensor
-_ENDLESS = 1 << 31  # a number from which on it stands for the end of an axis
+_MAX_TENSOR_ELEMENTS = 1 << 14  # elements of one tensor
+_ENDLESS_SLICE = 1 << 31  # a number from which on it stands for the end of an axis
 _COUNTS = frozenset(("group", "hidden_size", "kv_num_heads", "num_heads", "q_num_heads"))  # attributes of channels
-_POWERS, _NEAR = (-4, -2, -1, 1, 2, 4), 1e-5
+_TRIED_POWERS, _POWER_TOLERANCE = (-4, -2, -1, 1, 2, 4), 1e-5
 # Sizes and indices that these read fit the tensors or are refused. Others (Slice) take a number beyond the end, so that
 # what differs at one size may be equal at a smaller one.
 _FITTING = ARITHMETIC | ATTENTION_NAMES | MATRIX_PRODUCTS | REARRANGES | SOFTMAXES | {"Concat", "Gather", "Split"}
@@ -68,7 +68,7 @@ def has_many_elements(excerpt: Excerpt) -> bool:
     """Return whether a value of the border, or a weight that may be any other, is large."""
     shapes = [entry.shape or () for entry in excerpt.border]
     shapes += [excerpt.before.constants[name].shape.numpy() for name in excerpt.free_weights]
-    return any(math.prod(size for size in shape if isinstance(size, int)) >= _MANY for shape in shapes)
+    return any(math.prod(size for size in shape if isinstance(size, int)) >= _MAX_TENSOR_ELEMENTS for shape in shapes)
 
 
 class FixedSizes(Struct, frozen=True):
@@ -108,22 +108,22 @@ class FixedSizes(Struct, frozen=True):
 
     def choices(self, is_accepted: Callable[[Sizes], bool]) -> list[Sizes]:
         """Return two choices of smaller sizes that the nodes accept, or none."""
-        sizes = sorted(size for size in self.found if size > _LEAST[0] and (self.is_large or size not in self.named))
-        sizes = sorted(size for size in self._smaller(sizes, _LEAST[0]) if isinstance(size, int))
-        if sizes and not is_accepted(self._smaller(sizes, _LEAST[0])):
+        sizes = sorted(size for size in self.found if size > _REDUCED[0] and (self.is_large or size not in self.named))
+        sizes = sorted(size for size in self._smaller(sizes, _REDUCED[0]) if isinstance(size, int))
+        if sizes and not is_accepted(self._smaller(sizes, _REDUCED[0])):
             sizes = self._accepted(sizes, is_accepted) if self.is_large else []
-        return [smaller for least in _LEAST if (smaller := self._smaller(sizes, least))]
+        return [smaller for least in _REDUCED if (smaller := self._smaller(sizes, least))]
 
     def _accepted(self, sizes: list[int], is_accepted: Callable[[Sizes], bool]) -> list[int]:
         """Return all sizes but one, as is mostly enough, or as many as can be replaced together."""
         for size in reversed(sizes):
             others = [other for other in sizes if other != size]
-            if others and is_accepted(self._smaller(others, _LEAST[0])):
+            if others and is_accepted(self._smaller(others, _REDUCED[0])):
                 return others
         accepted: list[int] = []
         for size in reversed(sizes):
             tried = sorted([*accepted, size])
-            accepted = tried if is_accepted(self._smaller(tried, _LEAST[0])) else accepted
+            accepted = tried if is_accepted(self._smaller(tried, _REDUCED[0])) else accepted
         return accepted
 
     def names(self, sizes: Sizes) -> bool:
@@ -133,7 +133,7 @@ class FixedSizes(Struct, frozen=True):
     def _smaller(self, sizes: Sequence[int], least: int) -> Sizes:
         """Return smaller sizes in the same order, with the same remainders; different sizes stay different."""
         others = {abs(number) for number in (self.kept | self.named) - set(sizes)}
-        compared = [abs(number) for number in self.places - set(sizes) if abs(number) < _ENDLESS]
+        compared = [abs(number) for number in self.places - set(sizes) if abs(number) < _ENDLESS_SLICE]
         new, last = dict[Size | None, int](), least - 1
         for size in sizes:
             if any(number > size for number in compared):
@@ -156,12 +156,12 @@ def _made_of(side: SmallModel) -> Iterator[int]:
     if not floats:
         return
     with np.errstate(all="ignore"):
-        made = np.abs(np.array(floats))[:, None] ** np.array(_POWERS, np.float64)
-        whole = (made > 1) & (made < _ENDLESS) & (np.abs(made - np.round(made)) < _NEAR * made)
+        made = np.abs(np.array(floats))[:, None] ** np.array(_TRIED_POWERS, np.float64)
+        whole = (made > 1) & (made < _ENDLESS_SLICE) & (np.abs(made - np.round(made)) < _POWER_TOLERANCE * made)
     yield from (round(number) for number in made[whole].tolist())
 
 
-_OLDEST = 13  # opset whose operators are described
+_OLDEST_OPSET = 13  # opset whose operators are described
 
 
 class EverySize(Enum):
@@ -214,10 +214,10 @@ class _Side:
         """Return the outputs."""
         for node in self._graph.node:
             operands = [self._value(name) for name in node.input]
-            if node.domain not in ("", "ai.onnx") or self._opset < _OLDEST:
+            if node.domain not in ("", "ai.onnx") or self._opset < _OLDEST_OPSET:
                 raise Unproven(f"{node.domain} {node.op_type} {self._opset}")
             attributes = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
-            results = evaluated(Call(node, operands, attributes, self._opset, self._dims))
+            results = evaluated(SymbolicCall(node, operands, attributes, self._opset, self._dims))
             for name, value in zip(node.output, results, strict=False):
                 self._scope[name] = value
         return [self._value(output.name) for output in self._graph.output]
@@ -239,8 +239,8 @@ def _border(entry: Border) -> Value:
 
 
 def _constant(name: str, stored: ir.TensorProtocol) -> Value:
-    if holds_sizes(stored) or (stored.dtype == ir.DataType.BOOL and stored.nbytes < LARGE):
+    if holds_sizes(stored) or (stored.dtype == ir.DataType.BOOL and stored.nbytes < LARGE_BYTES):
         return Known(np.asarray(stored.numpy()).astype(object))
-    is_small = stored.dtype != ir.DataType.STRING and stored.nbytes < LARGE
+    is_small = stored.dtype != ir.DataType.STRING and stored.nbytes < LARGE_BYTES
     text = number_text(np.asarray(stored.numpy())) if is_small else name
     return stored_tensor(text, stored.shape.numpy(), is_float=stored.dtype.value in FLOATS)

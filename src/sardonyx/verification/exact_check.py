@@ -48,9 +48,9 @@ from sardonyx.verification.every_size import (
 from sardonyx.verification.rewrite_models import Excerpt
 
 _RANDOM_ORDERS = 4
-_MANY = 1 << 12  # elements of results: as many places where an order that matters shows
+_LARGE_RESULT_ELEMENTS = 1 << 12  # elements of results: as many places where an order that matters shows
 _MOST_UNITS = 64.0  # in the last place of the largest number, between a kernel's result and its exact value
-_CHOICES, _MOST_CHOICES = 100, 8  # seeds from which each condition of the border is true, or false, throughout
+_CHOICE_SEEDS, _MOST_CHOICES = 100, 8  # seeds from which each condition of the border is true, or false, throughout
 _TRUE_ORDERS = 4  # of numbers of each style, if the results depend on the order
 MOVES = MOVES_DATA | READS_SHAPE | {"Concat", "Identity", "Where"}  # if there is nothing else, bits tell numbers apart
 _MOST_ELEMENTS = 1 << 24  # of constants that are computed with: about 50 bytes each
@@ -289,8 +289,8 @@ class _Comparison:
             # integers at and near the constants of the nodes
             varied = self._compared(way, Order.TRUE, 1, Style.SPECIAL) is not None
         for choice in range(min(1 << len(self._conditions), _MOST_CHOICES)) if self._conditions and required else ():
-            self._compared(way, Order.TRUE, _CHOICES + choice)
-        is_large = self._elements - before >= _MANY
+            self._compared(way, Order.TRUE, _CHOICE_SEEDS + choice)
+        is_large = self._elements - before >= _LARGE_RESULT_ELEMENTS
         count = _RANDOM_ORDERS if required and true.compared and not is_large else 1
         if not true.compared and (is_large or (varied and not required)):
             count = 0  # random numbers of 60 bits that are equal once are equal
@@ -342,8 +342,8 @@ class _Comparison:
         rng = np.random.default_rng((seed, 1))
         hides = {entry.name for entry in self._excerpt.border if entry.hides}
         values: dict[str, Value] = {}
-        for place, name in enumerate(self._conditions if seed >= _CHOICES else ()):
-            feeds[name] = np.full_like(feeds[name], (seed - _CHOICES) >> place & 1)
+        for place, name in enumerate(self._conditions if seed >= _CHOICE_SEEDS else ()):
+            feeds[name] = np.full_like(feeds[name], (seed - _CHOICE_SEEDS) >> place & 1)
         for name, array in feeds.items():
             dtype = self._generator.types(way)[name].value
             if dtype in FLOATS and self._only_moves:

@@ -252,7 +252,7 @@ def shuffled(live: TorchEngine, feeds: Feeds) -> list[list[Value]]:
     return [outputs for outputs in itertools.takewhile(bool, runs) if outputs is not None]
 
 
-_AS_CLOSE = 4.0  # times the error of the reference: roundings differ by chance, in a loop all in one direction
+_AS_CLOSE_FACTOR = 4.0  # times the error of the reference: roundings differ by chance, in a loop all in one direction
 
 
 def is_as_close(exact: tuple[Array, Array], reference: Array, result: Array) -> bool:
@@ -266,17 +266,17 @@ def is_as_close(exact: tuple[Array, Array], reference: Array, result: Array) -> 
     errors = [np.abs(own - right)[finite], np.abs(other - right_other)[finite]]
     rms = [float(np.sqrt(np.mean(np.square(each)))) if each.size else 0.0 for each in errors]
     largest = [float(np.max(each, initial=0.0)) for each in errors]  # a Sigmoid has the same error near 0 as near 1
-    return any(far <= _AS_CLOSE * near for near, far in (rms, largest))
+    return any(far <= _AS_CLOSE_FACTOR * near for near, far in (rms, largest))
 
 
-_NEARBY = 4  # inputs
+_NEARBY_INPUTS = 4  # inputs
 
 
 def nearby(feeds: Feeds) -> Iterator[dict[str, Value]]:
     """Yield inputs in which each float is the next larger or smaller one, or itself; nothing if no input has floats."""
     floats = [name for name, value in feeds.items() if isinstance(value, np.ndarray) and value.dtype.kind == "f"]
     rng = np.random.default_rng(0)
-    for _ in range(_NEARBY if floats else 0):
+    for _ in range(_NEARBY_INPUTS if floats else 0):
         changed = dict(feeds)
         for name in floats:
             value = np.asarray(feeds[name])

@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Struct
 
 from sardonyx.errors import RuntimeFailure, UsageError, VerificationFailed
-from sardonyx.inputs.generator import ExampleInputs, Inputs, Plan, TrialInputs, read_examples
+from sardonyx.inputs.generator import ExampleInputs, Inputs, TrialInputs, TrialPlan, read_examples
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.metadata import outside_limits
 from sardonyx.records.run import Accuracy
@@ -141,8 +141,8 @@ def is_constant(values: Sequence[Value]) -> bool:
 Progress: TypeAlias = Callable[[str], None]
 Result: TypeAlias = list[Value] | RuntimeFailure
 _EVALUATED_WORK = 1 << 32  # operations of a run in the reference evaluator
-_EVALUATED_BYTES = 1 << 22  # bytes of weights up to which the reference evaluator, which is slow, may be used
-_COUNTED_BYTES = 1 << 26  # bytes of weights up to which a copy of the model that counts comparisons is written
+_EVALUATED_BYTES = 1 << 22  # of weights up to which the reference evaluator, which is slow, may be used
+_COUNTED_BYTES = 1 << 26  # of weights up to which a copy of the model that counts comparisons is written
 _MOST_STALLS = 2  # runs that time out, after which no other input is tried
 _RUNS_BETWEEN = 2  # runs on other inputs between two runs that must give the same
 _LONGEST_GUESS = 256  # size of a dimension that is tried once some inputs were accepted
@@ -255,7 +255,7 @@ class Reference:
         self._tries_values = False
 
     @functools.cached_property
-    def _plans(self) -> list[Plan]:
+    def _plans(self) -> list[TrialPlan]:
         plans = self.inputs.plans(self._seeds, values=self._tries_values)
         plans = [plan for plan in plans if self.live is None or not plan.empty]
         steps = sum(plan.one_step for plan in plans)
@@ -356,7 +356,7 @@ class Reference:
         comparisons = Comparisons(marked or self.subject.model) if is_counted else None
         counting = comparisons.counting if comparisons is not None else None
         observed = counting or marked
-        left_out: list[Plan] = []
+        left_out: list[TrialPlan] = []
         try:
             with self._opened(Subject(observed) if observed else None, profile=marked is not None) as engine:
                 self.name = engine.name
@@ -410,7 +410,7 @@ class Reference:
             answers.append(Answer(None, "given", inputs, outputs, seconds, self.inputs.work_at(inputs.dims)))
         return answers
 
-    def _first_accepted(self, engine: Engine, plan: Plan) -> Answer | None:
+    def _first_accepted(self, engine: Engine, plan: TrialPlan) -> Answer | None:
         """Generate a plan in the first way that the reference accepts, starting with the way that worked last."""
         last = self._way + 1 if plan.optional else self.inputs.ways
         for way in range(self._way, last):
@@ -445,12 +445,12 @@ class Reference:
             return Answer(plan.seed, plan.label, inputs, outputs, seconds, work, plan.hides_row)
         return None
 
-    def _excess(self, plan: Plan, way: int = 0) -> str | None:
+    def _excess(self, plan: TrialPlan, way: int = 0) -> str | None:
         """Return what is too large in a trial for the runtime, or None."""
         work = self.inputs.work(plan, way) if self.runtime is Runtime.REFERENCE and self.live is None else 0
         return self.inputs.excess(plan, way) or (f"a run of {work:.1e} operations" if work > _EVALUATED_WORK else None)
 
-    def _is_large_guess(self, plan: Plan, way: int) -> bool:
+    def _is_large_guess(self, plan: TrialPlan, way: int) -> bool:
         """Return whether sizes that are only guessed may need much time and memory.
 
         Long sides are tried for sounds, which have one such side and accept no shorter one.

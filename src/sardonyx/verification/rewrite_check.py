@@ -43,7 +43,7 @@ from sardonyx.verification.rewrite_models import Excerpt, Reproducers
 from sardonyx.verification.subject import Subject
 from sardonyx.verification.tolerance import is_float
 
-_MOST_BYTES = 1 << 27  # constants in an excerpt
+_MAX_CONSTANT_BYTES = 1 << 27  # constants in an excerpt
 _CHUNK_ELEMENTS = 1 << 17  # border elements that are sent to the worker together
 _RUN_SECONDS = 60.0  # time limit for one chunk, which takes milliseconds
 _MOST_ELEMENTS = 1 << 19  # of the borders of one excerpt, after the first chunk
@@ -55,7 +55,7 @@ _MOST_NODES = 60  # in an excerpt
 _MOST_LEVELS = 12  # by which the border is moved up
 _TRIED_LEVELS = (0, 1, 3, 7)  # before the last, where exact arithmetic is tried again
 _NOT_RUN = "the new nodes do not run where the old ones do"
-_SUSPECTED = 4  # rounds of values if the rewrite failed on a narrower border
+_SUSPECT_ROUNDS = 4  # rounds of values if the rewrite failed on a narrower border
 _COUNTED = {Claim.ALL_VALUES: "all_values", Claim.ORDERS_TRIED: "orders_tried", None: "by_trials"}  # fields of a record
 
 
@@ -120,7 +120,7 @@ class Check:
         """Run the check."""
         if self._excerpt.obstacle:
             return Outcome(State.IMPOSSIBLE, self._excerpt.obstacle)
-        if self._excerpt.before.nbytes + self._excerpt.after.nbytes > _MOST_BYTES:
+        if self._excerpt.before.nbytes + self._excerpt.after.nbytes > _MAX_CONSTANT_BYTES:
             return Outcome(State.IMPOSSIBLE, "its weights are too large")
         way, reason = self._accepted()
         try:
@@ -446,7 +446,7 @@ class LocalChecks:
             return outcome
         rounds = 1
         for wider in itertools.islice(excerpt.widened(_MOST_NODES), _MOST_LEVELS):
-            rounds = _SUSPECTED if outcome.state is State.FAILS else rounds
+            rounds = _SUSPECT_ROUNDS if outcome.state is State.FAILS else rounds
             further = self._outcome(wider, rule, rounds)
             outcome = outcome if further.state is State.IMPOSSIBLE else further
             if outcome.state is State.HOLDS:

@@ -50,8 +50,8 @@ from sardonyx.ir.tensors import tensor_proto
 from sardonyx.ir.transaction import Substitution
 from sardonyx.runtime import Array
 
-LARGE = 256  # bytes from which only type and shape of a constant are part of the signature, not its values
-_TABLE = 1 << 20  # nodes that read a larger constant (in bytes) are left outside
+LARGE_BYTES = 256  # bytes from which only type and shape of a constant are part of the signature, not its values
+_TABLE_BYTES = 1 << 20  # nodes that read a larger constant (in bytes) are left outside
 _OWN_DOMAIN = "com.microsoft"
 
 # No rewrite can rely on the values these compute, so the border stays below them. Random values in place of their
@@ -167,14 +167,14 @@ class Excerpt:
         """Return whether a rewrite may rely on what a node computes; rows of a large table are excluded."""
         if node.op_type in _OPAQUE or is_constant(node) or has_bodies(node) or has_references(node):
             return False
-        return all(tensor.nbytes <= _TABLE for v in node.inputs if (tensor := self._facts.tensor(v)) is not None)
+        return all(tensor.nbytes <= _TABLE_BYTES for v in node.inputs if (tensor := self._facts.tensor(v)) is not None)
 
     @functools.cached_property
     def free_weights(self) -> frozenset[str]:
         """The large constants that both sides read: they may as well be any others."""
         read = self.exact.constants
         shared = ((name, each) for name, each in self.before.constants.items() if name in read)
-        return frozenset(name for name, each in shared if each.dtype.value in FLOATS and each.nbytes >= LARGE)
+        return frozenset(name for name, each in shared if each.dtype.value in FLOATS and each.nbytes >= LARGE_BYTES)
 
     @property
     def assumes_sizes(self) -> bool:
@@ -185,7 +185,7 @@ class Excerpt:
     def computed_elements(self) -> int:
         """The elements of constants that one side has and the other does not, if the signature does not hold them."""
         own = self.before.constants.items() ^ self.exact.constants.items()
-        return sum(each.size for _, each in own if each.dtype != ir.DataType.STRING and each.nbytes >= LARGE)
+        return sum(each.size for _, each in own if each.dtype != ir.DataType.STRING and each.nbytes >= LARGE_BYTES)
 
     @property
     def rounding_units(self) -> float:
@@ -210,7 +210,7 @@ class Excerpt:
                 digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
                 if tensor.dtype == ir.DataType.STRING:
                     digest.update(tensor_proto(name, tensor).SerializeToString(deterministic=True))
-                elif tensor.nbytes < LARGE:
+                elif tensor.nbytes < LARGE_BYTES:
                     digest.update(tensor.tobytes())
         numbers: dict[Atom, int] = {}
         for entry in self.border:

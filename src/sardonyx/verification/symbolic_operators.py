@@ -54,7 +54,7 @@ from sardonyx.verification.index_terms import (
 
 _ELEMENTWISE = BINARY | UNARY | VARIADIC | {"Where"}
 _MOST_FILLED = 64  # elements of a constant of sizes
-_ENDLESS = 1 << 31  # from which on a number stands for the end of an axis
+_ENDLESS_SLICE = 1 << 31  # from which on a number stands for the end of an axis
 
 
 class Known(Struct, frozen=True, eq=False):
@@ -89,7 +89,7 @@ def number_text(array: npt.NDArray[Any]) -> str:
     return f"{array.dtype} {array.tobytes().hex()}"
 
 
-class Call(Struct, frozen=True):
+class SymbolicCall(Struct, frozen=True):
     """An operator with its operands."""
 
     node: onnx.NodeProto
@@ -155,7 +155,7 @@ _ON_SIZES: dict[str, Callable[[Size, Size], Any]] = {
 _MOVES_SIZES = {"Concat", "Gather", "Reshape", "Slice", "Squeeze", "Unsqueeze", "Where"}  # as exact arithmetic does
 
 
-def _of_sizes(call: Call) -> Known | None:
+def _of_sizes(call: SymbolicCall) -> Known | None:
     """Return the result of an operator on sizes; None if it is none."""
     name, operands = call.node.op_type, [each.items for each in call.operands if isinstance(each, Known)]
     if len(operands) < len(call.operands):
@@ -176,7 +176,7 @@ def _of_sizes(call: Call) -> Known | None:
 # Operators that move elements.
 
 
-def _squeezed(call: Call, shape: Sequence[Size]) -> Sequence[Size]:
+def _squeezed(call: SymbolicCall, shape: Sequence[Size]) -> Sequence[Size]:
     axes = call.integers(1, "axes")
     if axes is None:
         raise Unproven("axes that depend on sizes")
@@ -186,14 +186,14 @@ def _squeezed(call: Call, shape: Sequence[Size]) -> Sequence[Size]:
     return [size for axis, size in enumerate(shape) if axis not in dropped]
 
 
-def _unsqueezed(call: Call, shape: Sequence[Size]) -> Sequence[Size]:
+def _unsqueezed(call: SymbolicCall, shape: Sequence[Size]) -> Sequence[Size]:
     axes = call.integers(1, "axes") or []
     rank, old = len(shape) + len(axes), iter(shape)
     new = {axis_of(axis, rank) for axis in axes}
     return [1 if axis in new else next(old) for axis in range(rank)]
 
 
-def _target(call: Call, shape: Sequence[Size]) -> Sequence[Size]:
+def _target(call: SymbolicCall, shape: Sequence[Size]) -> Sequence[Size]:
     """Return the shape that a Reshape results in."""
     wanted = call.sizes(1, "shape")
     if wanted is None:
@@ -221,7 +221,7 @@ def _is_positive(size: Size) -> bool:
     )
 
 
-def _flattened(call: Call) -> Value:
+def _flattened(call: SymbolicCall) -> Value:
     tensor = call.tensor(0)
     shape = tensor.shape
     axis = call.get("axis", 1)
@@ -229,13 +229,13 @@ def _flattened(call: Call) -> Value:
     return regrouped(tensor, (product(shape[:axis]), product(shape[axis:])))
 
 
-def _transposed(call: Call) -> Value:
+def _transposed(call: SymbolicCall) -> Value:
     tensor = call.tensor(0)
     perm = call.get("perm", None) or range(len(tensor.axes))[::-1]
     return replace(tensor, axes=tuple(tensor.axes[axis] for axis in perm))
 
 
-def _expanded(call: Call) -> Value:
+def _expanded(call: SymbolicCall) -> Value:
     tensor, wanted = call.tensor(0), call.sizes(1) or []
     rank = max(len(wanted), len(tensor.axes))
     axes = [()] * (rank - len(tensor.axes)) + list(tensor.axes)
@@ -259,7 +259,7 @@ def _part(tensor: Tensor, axis: int, start: Size, length: Size, step: int = 1) -
     return replace(tensor, axes=(*tensor.axes[:axis], new, *tensor.axes[axis + 1 :]), term=term)
 
 
-def _cut(call: Call) -> Value:
+def _cut(call: SymbolicCall) -> Value:
     tensor = call.tensor(0)
     starts, ends = call.sizes(1, "starts") or [], call.sizes(2, "ends") or []
     axes, steps = call.integers(3, "axes") or [*range(len(starts))], call.integers(4) or [1] * len(starts)
@@ -277,16 +277,16 @@ def _cut(call: Call) -> Value:
 
 def _limited(place: Size, size: Size) -> Size:
     """Return a start or an end of a Slice as a place from 0 to the size."""
-    if isinstance(place, int) and place >= _ENDLESS:
+    if isinstance(place, int) and place >= _ENDLESS_SLICE:
         return size
     if isinstance(place, int) and place < 0:
-        place = 0 if place <= -_ENDLESS else larger(add(size, place), 0)
+        place = 0 if place <= -_ENDLESS_SLICE else larger(add(size, place), 0)
     if not at_least(place, 0):
         raise Unproven("a place that may be negative")
     return smaller(place, size)
 
 
-def _split(call: Call) -> list[Tensor]:
+def _split(call: SymbolicCall) -> list[Tensor]:
     tensor = call.tensor(0)
     axis = axis_of(call.get("axis", 0), len(tensor.axes))
     size, sizes = tensor.shape[axis], call.sizes(1, "split")
@@ -302,7 +302,7 @@ def _split(call: Call) -> list[Tensor]:
     return [_part(tensor, axis, start, length) for start, length in zip(starts, sizes, strict=True)]
 
 
-def _gathered(call: Call) -> Value:
+def _gathered(call: SymbolicCall) -> Value:
     tensor, indices = call.tensor(0), call.value(1)
     axis = axis_of(call.get("axis", 0), len(tensor.axes))
     if isinstance(indices, Known) and indices.items.ndim == 0:
@@ -317,7 +317,7 @@ def _gathered(call: Call) -> Value:
     return Tensor((*data.axes[:axis], *places.axes, *data.axes[axis + 1 :]), term, tensor.is_float)
 
 
-def _concatenated(call: Call) -> Value:
+def _concatenated(call: SymbolicCall) -> Value:
     """Return tensors one after another: an element depends on its place, and on the rows of all operands."""
     tensors = [fresh(fused(call.tensor(place))) for place in range(len(call.operands))]
     rank = len(tensors[0].axes)
@@ -337,7 +337,7 @@ def _concatenated(call: Call) -> Value:
 # Operators that compute.
 
 
-def _elementwise(call: Call) -> Value:
+def _elementwise(call: SymbolicCall) -> Value:
     tensors = [call.tensor(place) for place in range(len(call.operands))]
     name, attributes = call.node.op_type, sorted(call.attributes.items())
     if name == "Cast" and tensors[0].is_float and call.get("to", 0) in FLOATS:
@@ -347,14 +347,14 @@ def _elementwise(call: Call) -> Value:
     return Tensor(axes, Applied(f"{name}{attributes or ''}", tuple(terms)), is_float)
 
 
-def _cast_like(call: Call) -> Value:
+def _cast_like(call: SymbolicCall) -> Value:
     one, other = call.tensor(0), call.tensor(1)
     if not one.is_float or not other.is_float:
         raise Unproven("CastLike of integers")
     return one
 
 
-def _reduced(call: Call) -> Value:
+def _reduced(call: SymbolicCall) -> Value:
     tensor, axes = fresh(fused(call.tensor(0))), call.integers(1, "axes")
     if not axes:
         raise Unproven("a reduction of all axes")
@@ -375,14 +375,14 @@ def _normalized(tensor: Tensor, places: Sequence[int], operator: str) -> Tensor:
     return Tensor(tuple(new), Applied(operator, (term,), bound, at), tensor.is_float)
 
 
-def _softmax(call: Call) -> Value:
+def _softmax(call: SymbolicCall) -> Value:
     if call.opset < 13:
         raise Unproven("Softmax of several axes")
     tensor = call.tensor(0)
     return _normalized(tensor, [axis_of(call.get("axis", -1), len(tensor.axes))], call.node.op_type)
 
 
-def _layer_norm(call: Call) -> Value:
+def _layer_norm(call: SymbolicCall) -> Value:
     tensor = call.tensor(0)
     rank = len(tensor.axes)
     places = range(axis_of(call.get("axis", -1), rank), rank)
@@ -407,7 +407,7 @@ def _multiplied(a: Tensor, b: Tensor) -> Tensor:
     return Tensor(axes, Applied("ReduceSum", (term,), bound), a.is_float)
 
 
-def _product(call: Call) -> Value:
+def _product(call: SymbolicCall) -> Value:
     return _multiplied(call.tensor(0), call.tensor(1))
 
 
@@ -415,7 +415,7 @@ def _turned(tensor: Tensor) -> Tensor:
     return replace(tensor, axes=(*tensor.axes[:-2], tensor.axes[-1], tensor.axes[-2]))
 
 
-def _gemm(call: Call) -> Value:
+def _gemm(call: SymbolicCall) -> Value:
     a, b = call.tensor(0), call.tensor(1)
     if (call.get("alpha", 1.0), call.get("beta", 1.0)) != (1.0, 1.0):
         raise Unproven("Gemm with factors")
@@ -426,7 +426,7 @@ def _gemm(call: Call) -> Value:
     return Tensor(axes, Applied("Add", tuple(terms)), is_float=True)
 
 
-def _attention(call: Call) -> Value:
+def _attention(call: SymbolicCall) -> Value:
     """Return softmax(scale · q · kᵀ + mask) · v for as many keys as queries have heads."""
     if set(call.attributes) - {"q_num_heads", "kv_num_heads", "scale"} or len(call.operands) > 4:
         raise Unproven("Attention with other options")
@@ -461,7 +461,7 @@ def _heads(tensor: Tensor, count: int) -> Tensor:
     return replace(apart, axes=tuple(apart.axes[axis] for axis in (0, 2, 1, 3)))
 
 
-def _filled(call: Call) -> Value:
+def _filled(call: SymbolicCall) -> Value:
     value = call.get("value", None)
     number = np.zeros(1, np.float32) if value is None else onnx.numpy_helper.to_array(value)
     sizes = call.sizes(0) or []
@@ -471,7 +471,7 @@ def _filled(call: Call) -> Value:
     return Tensor(tuple(map(digits_of, sizes)), Read(text, ()), number.dtype.kind not in "iub")
 
 
-def _counted(call: Call) -> Value:
+def _counted(call: SymbolicCall) -> Value:
     """Return the numbers from 0 on; one at a dynamic place depends on it, and not only on other elements."""
     start, limit, step = (call.sizes(place) for place in range(3))
     if (start, step) != ([0], [1]) or not limit or not _is_positive(limit[0]):
@@ -480,12 +480,12 @@ def _counted(call: Call) -> Value:
     return Tensor((axis,), Applied("Range", (), at=(linear(axis),)), is_float=False)
 
 
-def _shape(call: Call) -> Value:
+def _shape(call: SymbolicCall) -> Value:
     sizes = call.tensor(0).shape[slice(call.get("start", 0), call.get("end", None))]
     return Known(np.array([*sizes, None], object)[:-1])
 
 
-_DEFINITIONS: dict[str, Callable[[Call], Any]] = {
+_DEFINITIONS: dict[str, Callable[[SymbolicCall], Any]] = {
     "Attention": _attention,
     "CastLike": _cast_like,
     "Concat": _concatenated,
@@ -510,7 +510,7 @@ _DEFINITIONS: dict[str, Callable[[Call], Any]] = {
 }
 
 
-def evaluated(call: Call) -> Sequence[Value]:
+def evaluated(call: SymbolicCall) -> Sequence[Value]:
     """Return the results of a node."""
     name, sizes = call.node.op_type, _of_sizes(call)
     if sizes is not None:

@@ -197,12 +197,12 @@ def _ordinals(array: Array) -> Array:
 
 ROUNDING_FACTOR = 4.0  # allowed error, as a multiple of a measured rounding error: other roundings differ by chance
 SLICE_FACTOR = 4.0  # the mean error of a slice scatters more than that of the whole tensor
-_SMALLEST_SLICE = 8  # elements; smaller slices give no reliable scale
+_MIN_SLICE_ELEMENTS = 8  # elements; smaller slices give no reliable scale
 _SHARE_BEYOND_OWN_SIZE = 0.2  # of elements beyond rtol · |a|: cancellation always leaves some near zero
 _SHARE_BEYOND_ROUNDING = 0.3  # equal rounding errors leave 22 % of elements beyond four times a single measurement
-_FEW_MEASURED = 16  # elements of a slice; half of fewer are often beyond the limit by chance
+_MIN_MEASURED_ELEMENTS = 16  # elements of a slice; half of fewer are often beyond the limit by chance
 _FAR = 10.0  # times the limit: what half of a small slice exceeds is no chance
-_ALWAYS_ALLOWED = 2  # so many elements are never too large a share
+_ALLOWED_ELEMENTS = 2  # so many elements are never too large a share
 
 
 class Place(Struct, frozen=True):
@@ -241,7 +241,7 @@ class Deviation:
         self._error = gap(reference, result)
         self._size = np.where(self._finite, np.abs(a), 0)
         self._families = list(_families(a.shape)) if local else []
-        self._groups = [axes for axes in self._families if _inside(a.shape, axes) >= _SMALLEST_SLICE]
+        self._groups = [axes for axes in self._families if _inside(a.shape, axes) >= _MIN_SLICE_ELEMENTS]
         self._local, self._limit = local, allowed
         self._count = int(np.count_nonzero(self._finite))
         self._weights: Array | None = None if self._count == a.size else self._finite.astype(np.float32)
@@ -338,17 +338,17 @@ class Deviation:
             allowed, share = np.maximum(allowed, ROUNDING_FACTOR * moves), _SHARE_BEYOND_ROUNDING
         beyond = self._error > allowed
         count = int(np.count_nonzero(beyond))
-        if count <= _ALWAYS_ALLOWED:
+        if count <= _ALLOWED_ELEMENTS:
             return None
         text = f"{count} of {self._count} elements differ by more than their own rounding explains"
         if count > share * self._count:
             return text
         far_beyond = beyond if moves is None else self._error > np.maximum(allowed, _FAR * ROUNDING_FACTOR * moves)
         for axes in self._families:  # a slice too small to have a scale may still be wrong throughout
-            few = _inside(beyond.shape, axes) < _FEW_MEASURED
+            few = _inside(beyond.shape, axes) < _MIN_MEASURED_ELEMENTS
             counts = np.count_nonzero(far_beyond if few else beyond, axis=axes, keepdims=True)
             place = np.unravel_index(int(np.argmax(counts)), counts.shape)
-            most = max(_ALWAYS_ALLOWED, _inside(beyond.shape, axes) / 2)
+            most = max(_ALLOWED_ELEMENTS, _inside(beyond.shape, axes) / 2)
             if counts[place] > most:
                 return f"{text}, in the slice {_slice_text(place, axes)}"
         return None
@@ -370,7 +370,7 @@ def _families(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
     families = [tuple(axis for axis in range(rank) if axis != kept) for kept in range(rank)]
     families += [(rank - 1,), tuple(range(2, rank))] if rank else []
     for axes in dict.fromkeys(families):
-        if axes and _ALWAYS_ALLOWED < _inside(shape, axes) < math.prod(shape):
+        if axes and _ALLOWED_ELEMENTS < _inside(shape, axes) < math.prod(shape):
             yield axes
 
 

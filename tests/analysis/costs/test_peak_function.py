@@ -13,7 +13,7 @@ from analysis.costs.programs import BATCH, EXAMPLE, SEQ, Sketch, in_blocks, prog
 from narrowing import present
 from sardonyx.ir.shapes.expr import add, larger, multiply, product, value_of
 from sardonyx.verbs.analyze.costs.peak_memory import (
-    LIMIT,
+    MAX_SIZE,
     Candidate,
     PeakFunction,
     Stretch,
@@ -71,7 +71,7 @@ def test_turning_points_match_an_exhaustive_search(program: Program, batch: int)
     stretches = peak_function(live).stretches("seq", {"batch": batch})
     steps = {seq: one.value.step for one in stretches for seq in range(one.first, min(one.last, TRIED.stop - 1) + 1)}
     assert steps == ({seq: live.at({"seq": seq, "batch": batch}).step for seq in TRIED} if live.timeline else {})
-    assert not stretches or stretches[-1].last == LIMIT
+    assert not stretches or stretches[-1].last == MAX_SIZE
     assert all(one.last + 1 == after.first for one, after in pairwise(stretches))
     assert all(one.value is not after.value for one, after in pairwise(stretches))
 
@@ -96,7 +96,7 @@ def test_the_scores_exceed_the_mlp_from_one_length_on() -> None:
     for batch in (1, 2, 64):
         (short, long) = function.stretches("seq", {"batch": batch})
         assert (short.first, short.last, short.value.module) == (1, 224, "mlp.act")
-        assert (long.first, long.last, long.value.module) == (225, LIMIT, "attention")
+        assert (long.first, long.last, long.value.module) == (225, MAX_SIZE, "attention")
 
 
 def test_a_step_that_is_never_the_peak_is_left_out() -> None:
@@ -108,7 +108,7 @@ def test_a_step_with_a_maximum_of_two_sizes_is_one_step() -> None:
     sketch.run((sketch.given(Store.INPUT, (8,)),), (SEQ,), workspace=larger(multiply(2, SEQ), 100))
     function = peak_function(liveness(sketch.program(())))
     assert function.text == "max(4·seq + 100, 6·seq)"
-    assert [(one.first, one.last) for one in function.stretches("seq")] == [(1, LIMIT)]
+    assert [(one.first, one.last) for one in function.stretches("seq")] == [(1, MAX_SIZE)]
 
 
 def test_of_many_expressions_those_near_the_example_are_written() -> None:
@@ -129,7 +129,7 @@ def test_decomposing_attention_costs_memory_from_one_length_on() -> None:
     decomposed = peak_function(liveness(_mlp_and_attention()))
     equal, more = compare(decomposed, standard, "seq")
     assert equal == Stretch(1, 224, "equal")
-    assert more == Stretch(225, LIMIT, "more")
+    assert more == Stretch(225, MAX_SIZE, "more")
 
 
 @pytest.mark.slow
@@ -140,7 +140,7 @@ def test_rounded_sizes_that_alternate_forever_are_listed_up_to_a_limit() -> None
     sketch.run((sketch.run((six,), (SEQ, 2)),), (SEQ, 4))  # also six in all, rounded up elsewhere
     live = liveness(in_blocks(sketch.program(()), 512))
     stretches = peak_function(live).stretches("seq")
-    assert 1000 < stretches[-1].last < LIMIT
+    assert 1000 < stretches[-1].last < MAX_SIZE
     steps = {seq: piece.value.step for piece in stretches for seq in range(piece.first, piece.last + 1)}
     assert steps == {seq: live.at({"seq": seq}).step for seq in range(1, stretches[-1].last + 1)}
 

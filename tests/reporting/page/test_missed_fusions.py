@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from reporting.sample_run import sample_run
 from sardonyx.records.run import RefusalGroup, Run
-from sardonyx.reporting.page.rewrites import OPEN, missed_section, refusing
+from sardonyx.reporting.page.rewrites import UNFOLDED_PASSES, missed_section, refusing
 from sardonyx.reporting.run_bundle import RunBundle
 
 
@@ -47,10 +47,10 @@ def test_places_are_summarized_and_counted_by_module_in_the_data() -> None:
 
 
 def test_only_the_first_few_passes_are_open() -> None:
-    html = rendered(refused(*((f"p{at}", (RefusalGroup("why", 9 - at, ()),)) for at in range(OPEN + 2))))
-    assert html.count('<details class="missed-pass"') == OPEN + 2
-    assert sum(f'data-pass="{at}" open>' in html for at in range(OPEN + 2)) == OPEN
-    assert f'data-pass="{OPEN}">' in html
+    html = rendered(refused(*((f"p{at}", (RefusalGroup("why", 9 - at, ()),)) for at in range(UNFOLDED_PASSES + 2))))
+    assert html.count('<details class="missed-pass"') == UNFOLDED_PASSES + 2
+    assert sum(f'data-pass="{at}" open>' in html for at in range(UNFOLDED_PASSES + 2)) == UNFOLDED_PASSES
+    assert f'data-pass="{UNFOLDED_PASSES}">' in html
 
 
 def test_no_missed_fusions_gives_a_sentence() -> None:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from reporting.sample_run import sample_run
 from sardonyx.records.run import Event, NodeRef, RewriteKind, Run
 from sardonyx.reporting.page import render_page
-from sardonyx.reporting.page.rewrites import LARGEST, State, rewrite_data, section, shaped
+from sardonyx.reporting.page.rewrites import MAX_DRAWN_NODES, State, rewrite_data, section, shaped
 from sardonyx.reporting.page.section import Strings
 from sardonyx.reporting.run_bundle import RunBundle
 
@@ -167,7 +167,9 @@ def test_a_matched_node_present_later_was_kept_and_a_reused_name_was_not() -> No
 
 
 def test_a_rewrite_of_a_whole_model_is_counted_and_not_drawn() -> None:
-    many = tuple(NodeRef(f"n{at}", "Pad" if at % 3 else "Clip", ("x",), (f"v{at}",)) for at in range(LARGEST + 1))
+    many = tuple(
+        NodeRef(f"n{at}", "Pad" if at % 3 else "Clip", ("x",), (f"v{at}",)) for at in range(MAX_DRAWN_NODES + 1)
+    )
     run = replace(RUN, events=(Event("raise-opset", RewriteKind.FUSE, "opset 20", many, (), (), "", "", ""),))
     data = rewrite_data(run)
     assert data["shapes"][0]["counted"] == ((("Pad", 40), ("Clip", 21)), ())

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from reporting.sample_run import sample_run
 from sardonyx.records.provenance import lineage
 from sardonyx.records.run import Wiring
-from sardonyx.reporting.module_contents import DEEPEST, ModuleContents, module_contents
+from sardonyx.reporting.module_contents import MAX_DEPTH, ModuleContents, module_contents
 
 WIRING = Wiring(
     modules=("", "encoder.layer.0.attn", "encoder.layer.1.attn", "head"),
@@ -116,10 +116,10 @@ def test_counts_of_modules_add_up(wiring: Wiring) -> None:
 
 def test_a_path_may_have_any_depth() -> None:
     wiring = replace(WIRING, modules=("", ".".join("a" * 5000), "b", "c"))
-    deepest = module_contents(wiring, ".".join("a" * DEEPEST))
+    deepest = module_contents(wiring, ".".join("a" * MAX_DEPTH))
     assert deepest is not None
     assert texts(deepest)[:2] == ["MatMul", "Softmax"]
-    assert module_contents(wiring, ".".join("a" * (DEEPEST + 1))) is None
+    assert module_contents(wiring, ".".join("a" * (MAX_DEPTH + 1))) is None
 
 
 def test_a_module_that_is_called_more_than_once_is_drawn_for_each_call() -> None:

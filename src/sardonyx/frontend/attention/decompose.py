@@ -310,9 +310,9 @@ def decompose(
             axes: Mapping[str, Mapping[int, str]] = {}
             if dynamic is not None:
                 from sardonyx.frontend.inputs.examples import resolve_dynamic
-                from sardonyx.frontend.tracing.adapter import Call
+                from sardonyx.frontend.tracing.adapter import ModuleCall
 
-                axes = resolve_dynamic(Call(plain, example.args, example.kwargs), dynamic).axes
+                axes = resolve_dynamic(ModuleCall(plain, example.args, example.kwargs), dynamic).axes
             return decompose_exported(plain, example.args, example.kwargs, axes, why)
         except SardonyxError:
             if traced is None:

@@ -35,8 +35,8 @@ from sardonyx.frontend.attention.recognizer import is_check, is_metadata
 from sardonyx.frontend.attention.roles import AttentionMatch, Bias, Cast, Fill, Operand, Regroup, Scale
 
 WRITTEN_FOR = "sardonyx_written_for"  # metadata of a new node during the rewrite: name of the node it belongs to
-_LOW_ENOUGH = -1e4  # scores filled with this or less have no weight compared with unmasked scores
-_MASKED = -1e30  # added to scores it makes them all equal; finite in every dtype except float16
+_MAX_MASK_FILL = -1e4  # scores filled with this or less have no weight compared with unmasked scores
+_MASK_FILL = -1e30  # added to scores it makes them all equal; finite in every dtype except float16
 _EXAMPLES = "example inputs are needed to decide"
 _DIVIDE = cast(Any, operator).truediv  # its stub does not type the operands
 
@@ -203,7 +203,7 @@ def _plan_fill(step: Fill, attention: AttentionMatch, plan: FusionPlan) -> None:
     Filling scores with a finite value becomes adding a large negative number. Both give the weight 0 beside an unmasked
     score and equal weights in a fully masked row, up to rounding.
     """
-    if step.value > _LOW_ENOUGH or math.isnan(step.value):
+    if step.value > _MAX_MASK_FILL or math.isnan(step.value):
         raise CannotFuse(f"its scores are filled with {step.value:g}, which does not mask them")
     if step.value != -math.inf:
         if torch.float16 in (dtype_of(attention.query.node), dtype_of(step.node)):
@@ -468,7 +468,7 @@ def _with_mask(
             term = mask.term if mask.times == 1 else writer.write("mul", mask.term, mask.times)
             return regroup(term) if added is None else writer.write("add", added, regroup(term))
         case Fill():
-            value = max(mask.value, _MASKED) if mask.value != -math.inf else -math.inf
+            value = max(mask.value, _MASK_FILL) if mask.value != -math.inf else -math.inf
             masked = mask.condition if mask.where_true else writer.write("not", mask.condition)
             if added is None:
                 added = writer.write("mul", writer.write("type_as", regroup(masked), query), 0.0)

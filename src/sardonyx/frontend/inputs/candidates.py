@@ -261,7 +261,7 @@ _AUTO = "transformers.models.auto"
 _IMAGES = "image_processing_auto.IMAGE_PROCESSOR_MAPPING_NAMES"
 _SOUNDS = "feature_extraction_auto.FEATURE_EXTRACTOR_MAPPING_NAMES"
 _IMAGE_SIZE = (64, 64)  # if the config has no size
-_SECONDS = 1
+_SOUND_SECONDS = 1
 
 
 def processed(facts: Facts, batch: int, seed: int) -> Iterator[dict[str, Tensor]]:
@@ -277,7 +277,7 @@ def processed(facts: Facts, batch: int, seed: int) -> Iterator[dict[str, Tensor]
             yield from _outputs(processor, images=batched)
     for processor in _processors(_SOUNDS, kind, facts):
         rate = int(processor.sampling_rate)
-        sounds = [np.asarray(numbers.standard_normal(_SECONDS * rate), np.float32) for _ in range(batch)]
+        sounds = [np.asarray(numbers.standard_normal(_SOUND_SECONDS * rate), np.float32) for _ in range(batch)]
         for outputs in _outputs(processor, sounds, sampling_rate=rate, return_attention_mask=True):
             positions = facts.count("source positions")  # a front end may halve the frames
             last = 2 * positions if positions else None

@@ -22,8 +22,8 @@ InputAxis: TypeAlias = tuple[str, int]  # name of an input, and one of its axes
 Run: TypeAlias = Callable[[Sequence[Tensor]], object]
 
 BATCH, SEQUENCE, PAST, ENCODER = "batch", "sequence", "past_sequence", "encoder_sequence"
-_LONGEST_TRIED = 1024
-_OFFSETS = 4  # position tables may reserve a few rows
+_MAX_TRIED_SIZE = 1024
+_MAX_TABLE_OFFSET = 4  # position tables may reserve a few rows
 _GENERIC = {"input", "inputs", "ids", "tokens", "attention", "mask"}  # words that say nothing about which sequence
 
 
@@ -153,14 +153,14 @@ class _Finder:
         configured, name = self._longest, sequence[0][0]
         if configured is None or dim not in self._axes.get(name, {}).values():
             return
-        if both or configured > _LONGEST_TRIED:
+        if both or configured > _MAX_TRIED_SIZE:
             dim = f"{PAST} + {dim}" if both else dim
             self._notes.append(f"{dim} at most {configured}, according to the config")
             return
         size = self._size(sequence[0])
         if self._refusal(sequence, configured + 1 - size) is None:
             return  # positions are computed, not read from a table
-        for longest in range(configured, configured - _OFFSETS, -1):
+        for longest in range(configured, configured - _MAX_TABLE_OFFSET, -1):
             if self._refusal(sequence, longest - size) is None:
                 self._notes.append(f"{dim} at most {longest}")
                 return

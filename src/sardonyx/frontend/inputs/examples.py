@@ -20,7 +20,7 @@ from sardonyx.frontend.inputs.facts import Facts
 from sardonyx.frontend.inputs.search import Accepted, Draft, Search
 from sardonyx.frontend.models import Resolved, torch_dtype
 from sardonyx.frontend.running import Probe, memory_key, probe, run_widened_if_needed
-from sardonyx.frontend.tracing.adapter import Call, Feeds, stored_tensors
+from sardonyx.frontend.tracing.adapter import Feeds, ModuleCall, stored_tensors
 from sardonyx.frontend.tracing.engine import UnattendedRows
 from sardonyx.frontend.tracing.graph_names import Axes
 from sardonyx.frontend.tracing.structure import Flat, named_arguments
@@ -29,7 +29,7 @@ from sardonyx.records.inspection import Port
 
 _MOST_PROBES = 48
 _MOST_CANDIDATES = 3  # of one parameter
-_LONGEST_SLOT = 4096
+_MAX_SLOT_ELEMENTS = 4096
 _DATA = (Role.IMAGE, Role.WAVE, Role.FEATURES, Role.BOXES, Role.IDS)  # outputs of processors and tokenizers
 _OTHERS = (Role.UNKNOWN, Role.HIDDEN, Role.MASK)  # tried last, because most of them replace another input
 _ABOUT_PLACEHOLDERS = re.compile(r"token|scatter|indexing|placeholder", re.IGNORECASE)
@@ -123,7 +123,7 @@ class Extension:
         outputs = Flat(run_widened_if_needed(self._search.module, accepted.args, accepted.kwargs))
         before = draft.sizes.length + 1
         lengths = [tensor.shape[1] for tensor in outputs.tensors if tensor.dim() == 3]
-        if lengths and before < lengths[0] < _LONGEST_SLOT:
+        if lengths and before < lengths[0] < _MAX_SLOT_ELEMENTS:
             slot = replace(draft.slots[0], count=lengths[0] - before + 1)
             expanded = self._attempt(replace(draft, slots=(slot,)))
             if isinstance(expanded, Accepted):
@@ -184,7 +184,7 @@ class Extension:
         parts = (draft.sizes.batch, 1, *(draft.sizes.batch * width for width in facts.widths))
         counts = [number // part for part in parts for number in numbers if number % part == 0]
         for kind in kinds:
-            for count in dict.fromkeys(count for count in counts if 0 < count <= _LONGEST_SLOT):
+            for count in dict.fromkeys(count for count in counts if 0 < count <= _MAX_SLOT_ELEMENTS):
                 yield Slot(kind, tokens[kind], count)
 
 
@@ -312,7 +312,7 @@ def _tensor(value: Any) -> Any:
     return torch.from_numpy(cast(Any, value)) if isinstance(value, np.ndarray) else value  # pyright: ignore[reportUnknownMemberType]  (torch)
 
 
-def resolve_dynamic(call: Call, dynamic: Dims) -> DynamicDims:
+def resolve_dynamic(call: ModuleCall, dynamic: Dims) -> DynamicDims:
     """Return the dynamic dimensions that the user named, and with "auto" those that the module accepts."""
     request = dynamic if isinstance(dynamic, DynamicRequest) else DynamicRequest(dynamic == "auto", {})
     if isinstance(dynamic, Mapping):
@@ -341,7 +341,7 @@ def _has_name(dim: str) -> bool:
     return not dim.rpartition("_")[2].isdecimal()
 
 
-def unpadded(call: Call) -> Feeds | None:
+def unpadded(call: ModuleCall) -> Feeds | None:
     """Return the example with masks that keep every position; None if it has no padding, or the module needs it.
 
     These are the most ordinary inputs: code that handles padding may fail where there is none.

@@ -33,7 +33,7 @@ from sardonyx.frontend.inputs.examples import DynamicDims
 from sardonyx.frontend.module_state import replaced, unchanged, uncompiled
 from sardonyx.frontend.running import quietly
 from sardonyx.frontend.tracing import prepare
-from sardonyx.frontend.tracing.adapter import Adapter, Call, Feeds
+from sardonyx.frontend.tracing.adapter import Adapter, Feeds, ModuleCall
 from sardonyx.frontend.tracing.graph_names import Axes, FixedDim
 from sardonyx.frontend.tracing.traced import NotExportable, is_library, traceable_experts, without_checks
 
@@ -41,7 +41,7 @@ Result = TypeVar("Result")
 
 
 def with_fewer_dims(
-    call: Call, dims: DynamicDims, attempt: Callable[[DynamicDims], Result]
+    call: ModuleCall, dims: DynamicDims, attempt: Callable[[DynamicDims], Result]
 ) -> tuple[Result, DynamicDims]:
     """Return the result of an attempt with as many dynamic dimensions as possible, and those dimensions.
 
@@ -63,7 +63,7 @@ def with_fewer_dims(
 
 
 def _with_one_fewer(
-    call: Call, dims: DynamicDims, attempt: Callable[[DynamicDims], Result], error: SardonyxError, why: str
+    call: ModuleCall, dims: DynamicDims, attempt: Callable[[DynamicDims], Result], error: SardonyxError, why: str
 ) -> tuple[Result, DynamicDims]:
     """Drop the first dimension without which the attempt succeeds, otherwise all; raise `error` if that fails too."""
     candidates = [dim for dim in _sizes(call, dims.axes) if dim in _detected(dims)]
@@ -92,12 +92,12 @@ def _names(axes: Axes) -> set[str]:
     return {term for _, dim in places_of(axes) for term in dim_terms(dim)}
 
 
-def _sizes(call: Call, axes: Axes) -> dict[str, int]:
+def _sizes(call: ModuleCall, axes: Axes) -> dict[str, int]:
     leaves = call.feeds
     return {dim: leaves[name].shape[axis] for (name, axis), dim in places_of(axes) if dim_terms(dim) == [dim]}
 
 
-def _without(call: Call, dims: DynamicDims, fixed: Collection[str], why: str) -> DynamicDims:
+def _without(call: ModuleCall, dims: DynamicDims, fixed: Collection[str], why: str) -> DynamicDims:
     """Make some dimensions static; in a sum their sizes are substituted."""
     sizes = {dim: size for dim, size in _sizes(call, dims.axes).items() if dim in fixed}
     axes: dict[str, dict[int, str]] = {name: {} for name in dims.axes}
@@ -116,16 +116,16 @@ _COPIES = frozenset(("aten::detach", "aten::to", "aten::lift_fresh", "aten::clon
 _COMPARISONS = frozenset(op for name in ("gt", "ge", "lt", "le", "eq", "ne") for op in (name, f"__{name}__"))
 _SHAPE_ONLY = frozenset(("aten::size", "aten::dim", "aten::numel", "aten::len", "prim::dtype", "prim::device"))
 _NEW = re.compile(r"aten::(\w+_like|new_\w+)")  # of the shape of their first operand
-_MOST_NUMBERS = 6
+_MAX_NUMBERS = 6
 _SCRIPTED_LINE = re.compile(r'File "([^"]+)", line (\d+)')
 
 
 _MOST_TRIES = 40  # runs of the tracer
 _OVERSHOOTS = (0.01, 0.05, 0.25, 1.0)  # of the way to where the compared numbers are equal, one step after the other
-_LONGEST = 2100  # of a dimension
+_MAX_DIM_SIZE = 2100  # of a dimension
 _MOST_WORK = 1e11  # input elements times parameters
-_GROWTH = 4  # input elements that are always tried, as a multiple of the example's
-_LONGEST_TEXT = 40  # of a result
+_FREE_GROWTH = 4  # input elements that are always tried, as a multiple of the example's
+_MAX_TEXT = 40  # of a result
 
 
 class Branch(Struct, frozen=True):
@@ -156,7 +156,7 @@ class _Line(Struct, frozen=True):
     whole: bool = False
 
 
-def find_branches(call: Call, axes: Axes, first: Iterable[Feeds] = (), *, search: bool = True) -> list[Branch]:
+def find_branches(call: ModuleCall, axes: Axes, first: Iterable[Feeds] = (), *, search: bool = True) -> list[Branch]:
     """Return the Python values that the tracer fixes and that inputs of these dynamic dimensions decide.
 
     Args:
@@ -174,7 +174,7 @@ def find_branches(call: Call, axes: Axes, first: Iterable[Feeds] = (), *, search
 class _Search:
     """A search from the example to the other sides of all branches."""
 
-    def __init__(self, call: Call, axes: Axes) -> None:
+    def __init__(self, call: ModuleCall, axes: Axes) -> None:
         self._call, self._axes = call, axes
         self._example = call.feeds
         self._traced = _trace(call, list(self._example.values()))
@@ -204,7 +204,7 @@ class _Search:
         for place in found:
             texts = list(dict.fromkeys(map(str, self._first[place].results(place))))
             text = texts[0] if len(texts) == 1 else "several values"
-            shown = text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"
+            shown = text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}…"
             branches.append(Branch(place, shown, self.trials.get(place)))
         return branches
 
@@ -267,8 +267,10 @@ class _Search:
         elements = sum(tensor.numel() for tensor in self._example.values())
         parameters = sum(parameter.numel() for parameter in self._call.module.parameters())
         longest = max((size for tensor in self._example.values() for size in tensor.shape), default=1)
-        most = max(_GROWTH * elements, _MOST_WORK / max(parameters, 1))
-        return growth > 0 and growth * elements <= most and (growth <= _GROWTH or growth * longest <= _LONGEST)
+        most = max(_FREE_GROWTH * elements, _MOST_WORK / max(parameters, 1))
+        return (
+            growth > 0 and growth * elements <= most and (growth <= _FREE_GROWTH or growth * longest <= _MAX_DIM_SIZE)
+        )
 
     def _inputs_read(self) -> list[str]:
         """Return the inputs whose values decide the branches that are left."""
@@ -387,7 +389,7 @@ class Traced(Struct, frozen=True):
         return bool(own) and (own[-1].filename, own[-1].name) == (place.file, place.function)
 
 
-def _trace(call: Call, tensors: Sequence[Tensor]) -> Traced:
+def _trace(call: ModuleCall, tensors: Sequence[Tensor]) -> Traced:
     """Run torch's tracer on these inputs and return the Python values that it fixes."""
     recorder, module = _Recorder(len(call.inputs)), call.module
     adapter, copies = Adapter(call.with_module(module)), tuple(tensor.clone() for tensor in tensors)
@@ -489,7 +491,7 @@ def _named_numbers(frame: FrameType) -> list[float]:
     own = getattr(frame.f_locals.get(frame.f_code.co_varnames[0]), "__dict__", {}) if frame.f_code.co_argcount else {}
     named: list[Any] = [*frame.f_code.co_consts, *(own.get(name) for name in frame.f_code.co_names)]
     numbers = [value for value in named if isinstance(value, (int, float)) and not isinstance(value, bool)]
-    return list(dict.fromkeys([0.0, *map(float, numbers)]))[:_MOST_NUMBERS]
+    return list(dict.fromkeys([0.0, *map(float, numbers)]))[:_MAX_NUMBERS]
 
 
 def _number(operand: Any) -> float:

@@ -26,7 +26,7 @@ PAST, SWITCH, MASK = "past_key_values", "use_cache", "attention_mask"  # paramet
 _DECODER, _ENCODED = "decoder_", "encoder_outputs"  # the same for decoders with an encoder
 _SHORTEST_PAST = 3
 _HINT = "leave out `with_past`"
-_FEW, _MORE = 2, 3  # tokens of the short run, and those of the long run beyond the longest window
+_SHORT_RUN, _BEYOND_WINDOW = 2, 3  # tokens of the short run, and those of the long run beyond the longest window
 
 
 class _Filled(Struct, frozen=True):
@@ -193,8 +193,8 @@ def cache_sizes(module: nn.Module, example: Example) -> CacheSizes | None:
         return None
     try:
         with torch.no_grad(), quietly(), restoring_state(module):
-            few = _cache_filled(module, named, ids, _FEW)
-            length = max(windows(few), default=0) + _FEW + _MORE
+            few = _cache_filled(module, named, ids, _SHORT_RUN)
+            length = max(windows(few), default=0) + _SHORT_RUN + _BEYOND_WINDOW
             more = _cache_filled(module, named, ids, length)
     except Exception:  # a forward may raise anything on the meta device
         return None

@@ -29,19 +29,19 @@ from sardonyx.frontend.running import Probe, Reads
 from sardonyx.records.input_specs import Spec, check_names
 
 _MARK = "_sardonyx_parameters"  # attribute of a tensor: names of the parameters it was computed from
-_BATCH = 2
+_BATCH_SIZE = 2
 _LENGTHS = (11, 16, 32, 64, 128)
 _DECODER_LENGTH = 7
 _MOST_PROBES = 120
-_LONG = 20.0  # seconds of this thread after which only _ENOUGH probes are made
-_ENOUGH = 24  # probes that are always made
+_PROBING_SECONDS = 20.0  # of this thread after which only _MIN_PROBES probes are made
+_MIN_PROBES = 24  # probes that are always made
 _DATA = (Role.IDS, Role.IMAGE, Role.WAVE, Role.FEATURES)  # inputs that a module may require without naming them
 _NUMBERS = {  # annotation -> element type, and values to try
     "int": ("int64", (1, 0, 2)),
     "bool": ("bool", (False, True)),
     "float": ("float32", (1.0, 0.5)),
 }
-_TEXTS = 3  # of an item, if one is not enough; different from the other sizes
+_TEXTS_PER_ITEM = 3  # of an item, if one is not enough; different from the other sizes
 _PLAIN = re.compile(r"\b(int|bool|float|str|dict)\b")  # annotations of values that are not tensors
 _GENERAL = ("builtins", "typing", "collections.abc", "inspect")  # modules with general classes
 _CONTAINER = re.compile(r"(?i:dict|list|tuple|mapping|sequence|iterable)\[[^\]]*\]")
@@ -197,7 +197,7 @@ class Search:
     @property
     def _is_spent(self) -> bool:
         """Whether the search has tried enough, by number or by time."""
-        is_long = self._probes >= _ENOUGH and time.thread_time() - self._began > _LONG
+        is_long = self._probes >= _MIN_PROBES and time.thread_time() - self._began > _PROBING_SECONDS
         return is_long or self._probes >= _MOST_PROBES
 
     def _processed(self, names: Sequence[str]) -> Accepted | None:
@@ -457,7 +457,7 @@ def _size_sequence(facts: Facts, given: Mapping[str, Spec | Tensor]) -> Iterator
     """Yield shared sizes to try: those of the given inputs first, a batch of one and several texts per item last."""
     fixed = {role_of(name): tuple(value.shape) for name, value in given.items() if len(value.shape)}
     text = next((shape for role, shape in fixed.items() if role in (Role.IDS, Role.MASK) and len(shape) == 2), None)
-    first = text[0] if text else next((shape[0] for shape in fixed.values()), _BATCH)
+    first = text[0] if text else next((shape[0] for shape in fixed.values()), _BATCH_SIZE)
     room = max(1, (facts.count("positions") or max(_LENGTHS)) - 2)  # some position tables start after a padding row
     lengths = [text[1]] if text else list(dict.fromkeys(min(length, room) for length in _LENGTHS))
     decoder = min(_DECODER_LENGTH, max(1, (facts.count("target positions") or _DECODER_LENGTH + 2) - 2))
@@ -468,4 +468,4 @@ def _size_sequence(facts: Facts, given: Mapping[str, Spec | Tensor]) -> Iterator
         yield Sizes(first, length, decoder)
     if first != 1 and not fixed:
         yield Sizes(1, lengths[0], decoder)
-    yield Sizes(first, lengths[0], decoder, _TEXTS)
+    yield Sizes(first, lengths[0], decoder, _TEXTS_PER_ITEM)

@@ -164,7 +164,7 @@ _PAST = "past_key_values"
 INNER = "module"  # the attribute with the wrapped module: torch prefixes all names with it
 
 
-class Call:
+class ModuleCall:
     """A call of a module on its example inputs, with the names of its flat inputs and outputs."""
 
     def __init__(self, module: torch.nn.Module, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
@@ -220,20 +220,20 @@ class Call:
         """The element types of the module's weights and of the example."""
         return {tensor.dtype for tensor in (*self.tensors, *self.module.parameters(), *self.module.buffers())}
 
-    def _with(self, **attributes: Any) -> Call:
+    def _with(self, **attributes: Any) -> ModuleCall:
         other = copy.copy(self)
         vars(other).update(attributes)
         return other
 
-    def with_module(self, module: torch.nn.Module) -> Call:
+    def with_module(self, module: torch.nn.Module) -> ModuleCall:
         """Return the same call of another module."""
         return self._with(module=module, outputs=[], left_out=[], read=None, _rehearsal=None)
 
-    def with_arguments(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Call:
+    def with_arguments(self, args: Sequence[object], kwargs: Mapping[str, object]) -> ModuleCall:
         """Return a call with other arguments of the same structure."""
         return self._with(_flat=Flat(named_arguments(self.module, args, kwargs)), _rehearsal=None)
 
-    def with_state(self, state: State) -> Call:
+    def with_state(self, state: State) -> ModuleCall:
         """Return the call with state that is given to the module and returned by it; the module has run before."""
         taken = {*self.arguments, *self.outputs}
         names = {name: name if taken.isdisjoint((name, continued(name))) else f"{name}_state" for name in state.names}
@@ -306,7 +306,7 @@ def eagerly() -> Generator[None]:
 class Adapter(torch.nn.Module):
     """The module as the exporters call it."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: ModuleCall) -> None:
         super().__init__()
         self.module = call.module
         self._call = call

@@ -25,7 +25,7 @@ from torch.utils import _pytree as pytree
 from sardonyx.errors import ModelError
 from sardonyx.frontend.module_state import nothing, replaced
 from sardonyx.frontend.running import quietly
-from sardonyx.frontend.tracing.adapter import INNER, Adapter, Axes, Call, check_dynamic
+from sardonyx.frontend.tracing.adapter import INNER, Adapter, Axes, ModuleCall, check_dynamic
 from sardonyx.frontend.tracing.decompositions import decompose_locally, is_overload
 from sardonyx.frontend.tracing.graph_names import name_interface, settle
 from sardonyx.frontend.tracing.module_tree import LiveTree, path_of, quoted_names
@@ -116,7 +116,7 @@ def quick_mismatches() -> Generator[None]:
 
 
 TRANSLATIONS = "sardonyx.translations"  # the key in `ir.Model.meta`
-_LARGE = 1 << 20  # bytes of a constant that is not cut out
+_KEPT_CONSTANT_BYTES = 1 << 20  # of a constant that is not cut out
 _MOST_VALUES = 300  # of an excerpt
 _NUMBERS: dict[type, torch.dtype] = {
     torch.SymInt: torch.int64,
@@ -262,7 +262,7 @@ class _Cut:
             return
         node, tensor = value.producer(), value.const_value
         if node is None:
-            if tensor is None or tensor.nbytes > _LARGE:
+            if tensor is None or tensor.nbytes > _KEPT_CONSTANT_BYTES:
                 raise _NotCut
             self._names[value] = f"c{len(self._names)}"
             self._model.graph.initializer.append(tensor_proto(self._names[value], tensor))
@@ -312,7 +312,7 @@ _CONV3D_DEFAULTS: Any = (None, None, None, [1], [0], [1], 1)  # input, weight, b
 BFLOAT16_OPSET = 22  # the first whose convolutions, poolings and recurrences accept bfloat16
 
 
-def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[ir.Model, list[str]]:
+def export(call: ModuleCall, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[ir.Model, list[str]]:
     """Return the module as an ONNX graph with origins on the nodes whose module torch recorded, and notes on sizes."""
     if opset is not None and opset < _OLDEST_OPSET:  # torch would convert the graph and lose the module stacks
         raise ModelError(

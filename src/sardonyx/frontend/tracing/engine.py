@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map
 from sardonyx.errors import RuntimeFailure, UsageError, reason
 from sardonyx.frontend.module_state import OperationMode
 from sardonyx.frontend.running import Widening, run, widen, widened_copy
-from sardonyx.frontend.tracing.adapter import Call, stored_tensors
+from sardonyx.frontend.tracing.adapter import ModuleCall, stored_tensors
 from sardonyx.frontend.tracing.module_tree import LiveTree
 from sardonyx.frontend.tracing.rehearsal import CallsInARow
 from sardonyx.frontend.tracing.structure import Flat, named_arguments
@@ -150,8 +150,8 @@ class TorchEngine:
         ordered: Order equal scores by index, as ONNX operators do; torch does not define their order.
     """
 
-    def __init__(self, call: Call | CallsInARow, *, in_float32: bool = False, ordered: bool = False) -> None:
-        self._call: Call | CallsInARow = call.with_module(widened_copy(call.module)) if in_float32 else call
+    def __init__(self, call: ModuleCall | CallsInARow, *, in_float32: bool = False, ordered: bool = False) -> None:
+        self._call: ModuleCall | CallsInARow = call.with_module(widened_copy(call.module)) if in_float32 else call
         self._in_float32, self._ordered = in_float32, ordered
         self._dtypes = [tensor.dtype for tensor in call.tensors]
         self._attended: list[Feeds] = []  # inputs on which every attention row saw a key

@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from sardonyx.frontend.tracing.adapter import Axes, Call, FixedDim
+from sardonyx.frontend.tracing.adapter import Axes, FixedDim, ModuleCall
 from sardonyx.ir.metadata import CONDITION
 from sardonyx.ir.origins import set_origins
 from sardonyx.ir.scopes import scopes
@@ -119,7 +119,7 @@ def _renamed(dim: int | ir.SymbolicDim, names: Mapping[str, str]) -> int | str |
     return " + ".join(sorted(formula.split(" + "))) if _SUM.fullmatch(formula) else formula
 
 
-def name_interface(model: ir.Model, call: Call) -> None:
+def name_interface(model: ir.Model, call: ModuleCall) -> None:
     """Name inputs and outputs; an output that is also an input, an initializer or another output is copied."""
     inputs, outputs = model.graph.inputs, model.graph.outputs
     for index, name in enumerate(call.outputs):

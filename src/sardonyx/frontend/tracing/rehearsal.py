@@ -29,19 +29,19 @@ from sardonyx.frontend.module_state import (
     unchanged,
 )
 from sardonyx.frontend.running import memory_key, memory_read, set_training
-from sardonyx.frontend.tracing.adapter import Call, Path, Slot, State, eagerly, path_name, stored_values
+from sardonyx.frontend.tracing.adapter import ModuleCall, Path, Slot, State, eagerly, path_name, stored_values
 from sardonyx.frontend.tracing.structure import Flat
 from sardonyx.ir.metadata import numbered
 
 StateMode = Literal["io", "fixed"]
-CALLS = 3  # in a row; fewer if the module runs out of space for more
+MAX_CALLS = 3  # in a row; fewer if the module runs out of space for more
 _PLAIN = (bool, int, float, complex, str, bytes)
 _FILLS = (torch.ops.aten.copy_, torch.ops.aten.fill_, torch.ops.aten.zero_)  # overwrite their first operand
 _PADDING = (
     "at padded positions the graph computes what the module does with gradients; "
     "without gradients PyTorch's fast path writes zeros there"
 )
-_CLOSE = 1e-4  # of the largest number: a kernel may round in another way for memory that is aligned in another way
+_TOLERANCE = 1e-4  # of the largest number: a kernel may round in another way for memory that is aligned in another way
 
 
 class _Value(Struct, frozen=True, eq=False):
@@ -98,7 +98,7 @@ class _ReadFirst(OperationMode):
         return func(*args, **kwargs)
 
 
-def with_state(call: Call, mode: StateMode) -> tuple[Call, tuple[str, ...]]:
+def with_state(call: ModuleCall, mode: StateMode) -> tuple[ModuleCall, tuple[str, ...]]:
     """Return the call with the module's state as inputs and outputs, and notes.
 
     Args:
@@ -131,7 +131,7 @@ def with_state(call: Call, mode: StateMode) -> tuple[Call, tuple[str, ...]]:
     )
 
 
-def mode_notes(call: Call, *, training: bool) -> tuple[str, ...]:
+def mode_notes(call: ModuleCall, *, training: bool) -> tuple[str, ...]:
     """Return notes on what the caller's module computes in another way than the exported one.
 
     Args:
@@ -147,7 +147,7 @@ def mode_notes(call: Call, *, training: bool) -> tuple[str, ...]:
     return (_PADDING, *notes) if used.seen else notes
 
 
-def _training_note(call: Call) -> tuple[str, ...]:
+def _training_note(call: ModuleCall) -> tuple[str, ...]:
     note = ("the module was in training mode, and is exported in eval mode; `training=True` exports training mode",)
     try:
         evaluated = call.run(call.tensors)
@@ -159,7 +159,7 @@ def _training_note(call: Call) -> tuple[str, ...]:
     return () if all(map(_is_close, trained, evaluated)) else note
 
 
-def _call_in_a_row(call: Call, before: Mapping[Path, _Value]) -> _Row:
+def _call_in_a_row(call: ModuleCall, before: Mapping[Path, _Value]) -> _Row:
     """Call the module several times without restoring it in between, or once if the first call changes nothing.
 
     A module that does not run here (in half precision on a CPU, say) may still be exported.
@@ -187,7 +187,7 @@ def _call_in_a_row(call: Call, before: Mapping[Path, _Value]) -> _Row:
     with unchanged(module) as undo, eagerly():
         try:
             call.read = memory_read(lambda: run(call.tensors))
-            for number in range(1, CALLS if row.after[0] else 0):
+            for number in range(1, MAX_CALLS if row.after[0] else 0):
                 varied = [  # other values that the module probably accepts: smaller, or in another order
                     each * 0.5**number if each.is_floating_point() else each.roll(number, -1) if each.dim() else each
                     for each in call.tensors
@@ -200,7 +200,7 @@ def _call_in_a_row(call: Call, before: Mapping[Path, _Value]) -> _Row:
     return row
 
 
-def _accepts(call: Call, tensors: Sequence[Tensor]) -> bool:
+def _accepts(call: ModuleCall, tensors: Sequence[Tensor]) -> bool:
     """Return whether the module runs on these tensors in its current state, which stays."""
     try:
         call.run(tensors)
@@ -293,7 +293,7 @@ def _carried(before: Mapping[Path, _Value], row: _Row, changed: Iterable[Path]) 
     return list(slots.values())
 
 
-def _computes(call: Call, row: _Row) -> bool:
+def _computes(call: ModuleCall, row: _Row) -> bool:
     """Return whether single calls, with the state before them, compute the same as the calls in a row."""
     state = call.state
     for number, (inputs, expected) in enumerate(zip(row.inputs, row.outputs, strict=True)):
@@ -313,13 +313,13 @@ def _is_close(a: Tensor, b: Tensor) -> bool:
     if a.shape != b.shape or not b.numel() or not b.is_floating_point():
         return _is_equal(a, b)
     scale = float(b.abs().nan_to_num(0.0, 0.0, 0.0).max())
-    return torch.allclose(a, b, rtol=_CLOSE, atol=_CLOSE * scale, equal_nan=True)
+    return torch.allclose(a, b, rtol=_TOLERANCE, atol=_TOLERANCE * scale, equal_nan=True)
 
 
 class CallsInARow:
     """Several calls of a module with state, one after another, as one call: the reference for a graph in a row."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: ModuleCall) -> None:
         assert call.state is not None
         self._call, self.module, self.state = call, call.module, call.state
         self.inputs = [numbered(name, number) for number in range(self.state.calls) for name in call.arguments]

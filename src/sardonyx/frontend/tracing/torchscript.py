@@ -29,7 +29,7 @@ from sardonyx.common.temporary import temporary_folder
 from sardonyx.errors import ModelError, reason
 from sardonyx.frontend.module_state import WriteUndo, nothing, replaced, switched, uncompiled
 from sardonyx.frontend.running import HALF_TYPES, quietly
-from sardonyx.frontend.tracing.adapter import INNER, Adapter, Call
+from sardonyx.frontend.tracing.adapter import INNER, Adapter, ModuleCall
 from sardonyx.frontend.tracing.dynamo import BFLOAT16_OPSET
 from sardonyx.frontend.tracing.engine import to_array
 from sardonyx.frontend.tracing.graph_names import Axes, name_interface
@@ -150,7 +150,7 @@ _DEFAULT_OPSET = 18
 _NEWEST_OPSET = 20  # that torch's tracer writes
 
 
-def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[ir.Model, list[str]]:
+def export(call: ModuleCall, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[ir.Model, list[str]]:
     """Return the module as an ONNX graph with origins on the nodes whose module the tracer recorded, and notes.
 
     Raises:
@@ -192,7 +192,7 @@ def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[i
     return model, notes
 
 
-def _lowest_opset(call: Call, axes: Axes, path: Path, lowest: int, written: WriteUndo) -> tuple[int, str | None]:
+def _lowest_opset(call: ModuleCall, axes: Axes, path: Path, lowest: int, written: WriteUndo) -> tuple[int, str | None]:
     """Write the file in the first opset that torch supports; return the opset, and why not the lowest."""
     refusal: OnnxExporterError | None = None
     for opset in range(lowest, max(lowest, _NEWEST_OPSET) + 1):
@@ -242,7 +242,7 @@ def _raise_opset(model: ir.Model, opset: int) -> None:
         Transactions(facts, Names.of(model), Borders()).raise_opset(plan(facts, standard, opset))
 
 
-def _restore_inputs(model: ir.Model, call: Call, axes: Axes) -> None:
+def _restore_inputs(model: ir.Model, call: ModuleCall, axes: Axes) -> None:
     """Add inputs that nothing in the graph reads: the tracer drops some of them, and callers feed all."""
     present = {value.name for value in model.graph.inputs}
     for index, (name, tensor) in enumerate(zip(call.inputs, call.tensors, strict=True)):

@@ -21,7 +21,7 @@ from sardonyx.frontend.installed import missing
 from sardonyx.frontend.module_state import nothing, replaced, restoring_state
 from sardonyx.frontend.running import quietly
 from sardonyx.frontend.tracing import dynamo, torchscript
-from sardonyx.frontend.tracing.adapter import Call
+from sardonyx.frontend.tracing.adapter import ModuleCall
 from sardonyx.frontend.tracing.dynamo import shortcuts
 from sardonyx.frontend.tracing.graph_names import Axes, settle
 from sardonyx.frontend.tracing.module_tree import LiveTree
@@ -52,7 +52,7 @@ class TagStyle(Struct, frozen=True):
 
 
 def export(
-    call: Call, exporter: Exporter, axes: Axes, opset: int | None, style: TagStyle
+    call: ModuleCall, exporter: Exporter, axes: Axes, opset: int | None, style: TagStyle
 ) -> tuple[ir.Model, tuple[str, ...]]:
     """Return the tagged graph of a call, and notes on its dimensions and outputs.
 
@@ -239,7 +239,7 @@ class Program(Struct, frozen=True):
     call: ProgramCall | None  # None: an ONNXProgram without the program that it was made from
 
 
-class ProgramCall(Call):
+class ProgramCall(ModuleCall):
     """A call of an exported program on its example inputs, under the names of a graph."""
 
     def __init__(self, program: Any, inputs: list[str], outputs: list[str]) -> None:

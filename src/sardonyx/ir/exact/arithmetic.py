@@ -14,8 +14,8 @@ from onnx import TensorProto
 from sardonyx.ir.exact.call import (
     FLOATS,
     Array,
-    Call,
     Invalid,
+    OperatorCall,
     Undecided,
     Value,
     axis_of,
@@ -36,7 +36,7 @@ def _divided(a: Array, b: Array) -> Array:
     return np.where((floor < 0) & (floor * b != a), floor + 1, floor).astype(a.dtype)
 
 
-def combined(call: Call, name: str, a: Value, b: Value) -> Value:
+def combined(call: OperatorCall, name: str, a: Value, b: Value) -> Value:
     """Return the result of a binary operator on two tensors."""
     a, b = both(a, b)
     operations: dict[str, Callable[[Any, Any], Any]] = {"Add": operator.add, "Sub": operator.sub, "Mul": operator.mul}
@@ -50,7 +50,7 @@ def combined(call: Call, name: str, a: Value, b: Value) -> Value:
         raise Invalid(str(error)) from None
 
 
-def _placed(call: Call, a: Value, b: Value) -> Value:
+def _placed(call: OperatorCall, a: Value, b: Value) -> Value:
     """Return the second operand with the axes that very old versions name in an attribute."""
     axis = call.get("axis")
     if not call.get("broadcast", 0) or axis is None:
@@ -60,14 +60,14 @@ def _placed(call: Call, a: Value, b: Value) -> Value:
 
 
 @defines("Max", "Min", "Sum", "Mean")
-def _variadic(call: Call) -> Value:
+def _variadic(call: OperatorCall) -> Value:
     name = {"Sum": "Add", "Mean": "Add"}.get(call.node.op_type, call.node.op_type)
     result = functools.reduce(lambda a, b: combined(call, name, a, b), call.operands)
     return result / len(call.operands) if call.node.op_type == "Mean" else result
 
 
 @defines("Abs", "Relu", "Sign")
-def _against_zero(call: Call) -> Value:
+def _against_zero(call: OperatorCall) -> Value:
     name, x, n = call.node.op_type, call[0], call.numbers
     if not isinstance(x, Real):
         whole = np.maximum(x, 0) if name == "Relu" else np.abs(x) if name == "Abs" else np.sign(x)
@@ -79,7 +79,7 @@ def _against_zero(call: Call) -> Value:
 
 
 @defines("Pow")
-def _power(call: Call) -> Value:
+def _power(call: OperatorCall) -> Value:
     """Return powers; the exponent may have another type."""
     base, exponent = call[0], call[1]
     if not isinstance(base, Real):
@@ -93,7 +93,7 @@ def _power(call: Call) -> Value:
 
 
 @defines("Mod")
-def _modulo(call: Call) -> Value:
+def _modulo(call: OperatorCall) -> Value:
     """Return the rest of a division: with the sign of the divisor, or of the dividend."""
     a, b = both(call[0], call[1])
     if not isinstance(a, Real):
@@ -108,7 +108,7 @@ def _modulo(call: Call) -> Value:
 
 
 @defines("Clip")
-def _clip(call: Call) -> Value:
+def _clip(call: OperatorCall) -> Value:
     x = call[0]
     for index, name, key in ((1, "Max", "min"), (2, "Min", "max")):
         bound = call[index] if call.get(key) is None else call.numbers.attribute(call.get(key), x.dtype)
@@ -120,7 +120,7 @@ def _clip(call: Call) -> Value:
 @defines(
     "LeakyRelu", "PRelu", "ThresholdedRelu", "Elu", "Celu", "Selu", "HardSigmoid", "HardSwish", "Softsign", "Shrink"
 )
-def _activation(call: Call) -> Value:
+def _activation(call: OperatorCall) -> Value:
     """Return an activation of each element; the standard gives these definitions."""
     name, x, n = call.node.op_type, call.real(0), call.numbers
     zero = x.like(0)
@@ -150,7 +150,7 @@ def _activation(call: Call) -> Value:
 
 
 @defines("And", "Or", "Xor", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitShift")
-def _logic(call: Call) -> Value:
+def _logic(call: OperatorCall) -> Value:
     a, b = call[0], _placed(call, call[0], call[1])
     name = call.node.op_type
     if name == "BitShift":
@@ -161,7 +161,7 @@ def _logic(call: Call) -> Value:
 
 
 @defines("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual")
-def _comparison(call: Call) -> Value:
+def _comparison(call: OperatorCall) -> Value:
     """Return where a relation holds; for numbers that are not NaN, one order answers all."""
     name = call.node.op_type
     a, b = both(call[0], _placed(call, call[0], call[1]))
@@ -178,7 +178,7 @@ def _comparison(call: Call) -> Value:
 
 
 @defines("IsNaN", "IsInf")
-def _special(call: Call) -> Value:
+def _special(call: OperatorCall) -> Value:
     x = call.real(0).doubles
     if call.node.op_type == "IsNaN":
         return np.isnan(x)
@@ -187,7 +187,7 @@ def _special(call: Call) -> Value:
 
 
 @defines("Cast", "CastLike")
-def _cast(call: Call) -> Value:
+def _cast(call: OperatorCall) -> Value:
     """Return the elements in another type; all floating-point types hold the same real numbers here."""
     to = call.get("to") if call.node.op_type == "Cast" else dtype_of(call[1])
     return converted(call.numbers, call[0], to)
@@ -216,7 +216,7 @@ def converted(numbers: Numbers, x: Value, to: int) -> Value:
     return truncated.astype(np.int64).astype(target)
 
 
-def _axes(call: Call, rank: int) -> tuple[int, ...] | None:
+def _axes(call: OperatorCall, rank: int) -> tuple[int, ...] | None:
     """Return the axes of a reduction; None if nothing is reduced."""
     axes = call.integers(1, "axes")
     if not axes:
@@ -225,7 +225,7 @@ def _axes(call: Call, rank: int) -> tuple[int, ...] | None:
 
 
 @defines("ReduceSum", "ReduceMean", "ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp")
-def _reduce_sum(call: Call) -> Value:
+def _reduce_sum(call: OperatorCall) -> Value:
     name, x, n = call.node.op_type, call[0], call.numbers
     axes, keepdims = _axes(call, len(x.shape)), bool(call.get("keepdims", 1))
     if not isinstance(x, Real):
@@ -251,7 +251,7 @@ def _reduce_sum(call: Call) -> Value:
 
 
 @defines("ReduceMax", "ReduceMin")
-def _reduce_order(call: Call) -> Value:
+def _reduce_order(call: OperatorCall) -> Value:
     x, least = call[0], call.node.op_type == "ReduceMin"
     axes, keepdims = _axes(call, len(x.shape)), bool(call.get("keepdims", 1))
     if axes is None:
@@ -274,7 +274,7 @@ def extreme(numbers: Numbers, x: Real, axes: tuple[int, ...], *, keepdims: bool,
 
 
 @defines("ReduceProd")
-def _reduce_product(call: Call) -> Value:
+def _reduce_product(call: OperatorCall) -> Value:
     x = call[0]
     axes, keepdims = _axes(call, len(x.shape)), bool(call.get("keepdims", 1))
     if axes is None:
@@ -289,7 +289,7 @@ def _reduce_product(call: Call) -> Value:
 
 
 @defines("ArgMax", "ArgMin")
-def _arg_extreme(call: Call) -> Value:
+def _arg_extreme(call: OperatorCall) -> Value:
     x = call[0]
     axis = axis_of(call.get("axis", 0), len(x.shape))
     keys = call.numbers.keys(x) if isinstance(x, Real) else x
@@ -302,7 +302,7 @@ def _arg_extreme(call: Call) -> Value:
 
 
 @defines("TopK")
-def _top_k(call: Call) -> tuple[Value, Value]:
+def _top_k(call: OperatorCall) -> tuple[Value, Value]:
     x, count = call[0], (call.integers(1, "k") or [0])[0]
     axis = axis_of(call.get("axis", -1), len(x.shape))
     if not call.get("sorted", 1):
@@ -320,7 +320,7 @@ def _top_k(call: Call) -> tuple[Value, Value]:
 
 
 @defines("CumSum")
-def _cumulative_sum(call: Call) -> Value:
+def _cumulative_sum(call: OperatorCall) -> Value:
     x = call[0]
     axis = axis_of((call.integers(1) or [0])[0], len(x.shape))
     backwards, exclusive = bool(call.get("reverse", 0)), bool(call.get("exclusive", 0))
@@ -339,7 +339,7 @@ def _cumulative_sum(call: Call) -> Value:
 
 
 @defines("Softmax", "LogSoftmax", "Hardmax")
-def _softmax(call: Call) -> Value:
+def _softmax(call: OperatorCall) -> Value:
     """Return each row as positive numbers that add up to 1; before opset 13, a row is all axes from one on."""
     x, numbers, shape = call.real(0), call.numbers, call.real(0).shape
     old = call.opset < 13

@@ -23,7 +23,7 @@ class Invalid(Exception):
     """The operands do not fit the operator."""
 
 
-class Call(Struct, frozen=True):
+class OperatorCall(Struct, frozen=True):
     """An operator with its operands."""
 
     node: onnx.NodeProto
@@ -70,7 +70,7 @@ class Call(Struct, frozen=True):
         return value.decode() if isinstance(value, bytes) else str(value)
 
 
-Definition = Callable[[Call], Any]
+Definition = Callable[[OperatorCall], Any]
 DEFINITIONS: dict[str, Definition] = {}  # by operator; those of another domain as "domain::name"
 
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, defs, helper
 
 from sardonyx.ir.exact import arithmetic, moves, products
-from sardonyx.ir.exact.call import DEFINITIONS, Call, Invalid, Undecided, Value, defines, dtype_of
+from sardonyx.ir.exact.call import DEFINITIONS, Invalid, OperatorCall, Undecided, Value, defines, dtype_of
 from sardonyx.ir.exact.products import convolved, turned
 from sardonyx.ir.exact.reals import Numbers, Order, Real
 
@@ -26,7 +26,7 @@ from sardonyx.ir.exact.reals import Numbers, Order, Real
 _DOMAIN = "com.microsoft::"
 
 
-def _activated(call: Call, x: Value, *, parameters: str) -> Value:
+def _activated(call: OperatorCall, x: Value, *, parameters: str) -> Value:
     """Return an activation that an attribute names."""
     name = call.text("activation", "")
     if not name:
@@ -43,7 +43,7 @@ def _activated(call: Call, x: Value, *, parameters: str) -> Value:
 
 
 @defines(_DOMAIN + "FusedConv")
-def _fused_conv(call: Call) -> Value:
+def _fused_conv(call: OperatorCall) -> Value:
     """Return a convolution, plus a tensor, then an activation."""
     x = convolved(call, call.real(0), call.real(1), None if call[2] is None else call.real(2))
     x = x if call[3] is None else x + call.real(3)
@@ -51,13 +51,13 @@ def _fused_conv(call: Call) -> Value:
 
 
 @defines(_DOMAIN + "FusedGemm")
-def _fused_gemm(call: Call) -> Value:
+def _fused_gemm(call: OperatorCall) -> Value:
     plain = {key: call.get(key) for key in ("alpha", "beta", "transA", "transB") if call.get(key) is not None}
     return _activated(call, call.op("Gemm", *call.operands, **plain), parameters="activation_")
 
 
 @defines(_DOMAIN + "FusedMatMul")
-def _fused_matmul(call: Call) -> Value:
+def _fused_matmul(call: OperatorCall) -> Value:
     if call.get("transBatchA", 0) or call.get("transBatchB", 0):
         raise Undecided("FusedMatMul that transposes batches")
     a, b = (
@@ -68,21 +68,21 @@ def _fused_matmul(call: Call) -> Value:
 
 
 @defines(_DOMAIN + "BiasGelu", _DOMAIN + "FastGelu")
-def _bias_gelu(call: Call) -> Value:
+def _bias_gelu(call: OperatorCall) -> Value:
     """Return the Gelu of a sum; FastGelu is its form with tanh."""
     x = call.real(0) if call[1] is None else call.real(0) + call.real(1)
     return call.op("Gelu", x, approximate="tanh" if call.node.op_type == "FastGelu" else "none")
 
 
 @defines(_DOMAIN + "QuickGelu")
-def _quick_gelu(call: Call) -> Value:
+def _quick_gelu(call: OperatorCall) -> Value:
     """Return x times the sigmoid of alpha · x."""
     x, n = call.real(0), call.numbers
     return x * n.apply("Sigmoid", n.attribute(call.get("alpha", 1.702), x.dtype) * x)
 
 
 @defines(_DOMAIN + "SkipLayerNormalization", _DOMAIN + "SkipSimplifiedLayerNormalization")
-def _skip_norm(call: Call) -> Value:
+def _skip_norm(call: OperatorCall) -> Value:
     """Return the normalization of a sum, and the sum as the last of four outputs."""
     simplified = call.node.op_type == "SkipSimplifiedLayerNormalization"
     total = call.real(0) + call.real(1)
@@ -98,7 +98,7 @@ def _skip_norm(call: Call) -> Value:
 
 
 @defines(_DOMAIN + "Attention")
-def _packed_attention(call: Call) -> Value:
+def _packed_attention(call: OperatorCall) -> Value:
     """Return attention of one tensor to itself; queries, keys and values come from one product."""
     if call[3] is not None or call[4] is not None or call.get("unidirectional", 0) or call.get("do_rotary", 0):
         raise Undecided("packed Attention with an index mask, a past or an order")
@@ -214,7 +214,9 @@ class Evaluator:
         if definition is None:
             return self._by_standard(step, operands, attributes, opset)
         try:
-            result: Any = definition(Call(step.node, operands, attributes, opset, self.numbers, body, self.standard))
+            result: Any = definition(
+                OperatorCall(step.node, operands, attributes, opset, self.numbers, body, self.standard)
+            )
         except (ValueError, IndexError, ArithmeticError, RuntimeError) as error:
             raise Invalid(f"{step.key}: {error}") from error
         return cast("tuple[Value, ...]", result) if isinstance(result, tuple) else (result,)
@@ -304,7 +306,7 @@ def _type(value: Value) -> TypeProto:
 
 
 @defines("Loop")
-def _loop(call: Call) -> tuple[Value, ...]:
+def _loop(call: OperatorCall) -> tuple[Value, ...]:
     body: GraphProto = call.get("body")
     most, going, carried = call.integers(0), call[1], list(call.operands[2:])
     count = len(body.input) - 2
@@ -325,7 +327,7 @@ def _loop(call: Call) -> tuple[Value, ...]:
 
 
 @defines("Scan")
-def _scan(call: Call) -> tuple[Value, ...]:
+def _scan(call: OperatorCall) -> tuple[Value, ...]:
     body: GraphProto = call.get("body")
     scanned = call.get("num_scan_inputs")
     states, inputs = list(call.operands[:-scanned]), call.operands[-scanned:]

@@ -15,8 +15,8 @@ from sardonyx.ir.exact.arithmetic import combined
 from sardonyx.ir.exact.call import (
     FLOATS,
     Array,
-    Call,
     Invalid,
+    OperatorCall,
     Undecided,
     Value,
     axis_of,
@@ -48,7 +48,7 @@ def constant(numbers: Numbers, proto: TensorProto) -> Value:
 
 
 @defines("Identity", "Dropout")
-def _identity(call: Call) -> Value:
+def _identity(call: OperatorCall) -> Value:
     """Return the operand; a mask of Dropout is all true."""
     if call.node.op_type == "Dropout":
         training = call[2]
@@ -59,7 +59,7 @@ def _identity(call: Call) -> Value:
 
 
 @defines("Constant")
-def _make_constant(call: Call) -> Value:
+def _make_constant(call: OperatorCall) -> Value:
     (name, value), *_ = call.attributes.items()
     if name == "value":
         return constant(call.numbers, value)
@@ -75,7 +75,7 @@ def _make_constant(call: Call) -> Value:
 
 
 @defines("Reshape")
-def _reshape(call: Call) -> Value:
+def _reshape(call: OperatorCall) -> Value:
     data, wanted = call[0], call.integers(1, "shape")
     if wanted is None:
         raise Invalid("no shape")
@@ -98,7 +98,7 @@ def _reshaped(x: Array, sizes: Sequence[int]) -> Array:
 
 
 @defines("Flatten")
-def _flatten(call: Call) -> Value:
+def _flatten(call: OperatorCall) -> Value:
     data, axis = call[0], call.get("axis", 1)
     axis = axis + len(data.shape) if axis < 0 else axis
     sizes = (math.prod(data.shape[:axis]), math.prod(data.shape[axis:]))
@@ -106,7 +106,7 @@ def _flatten(call: Call) -> Value:
 
 
 @defines("Squeeze")
-def _squeeze(call: Call) -> Value:
+def _squeeze(call: OperatorCall) -> Value:
     data, axes = call[0], call.integers(1, "axes")
     rank = len(data.shape)
     dropped = [i for i, n in enumerate(data.shape) if n == 1] if axes is None else [axis_of(a, rank) for a in axes]
@@ -117,7 +117,7 @@ def _squeeze(call: Call) -> Value:
 
 
 @defines("Unsqueeze")
-def _unsqueeze(call: Call) -> Value:
+def _unsqueeze(call: OperatorCall) -> Value:
     data, axes = call[0], call.integers(1, "axes") or []
     rank = len(data.shape) + len(axes)
     new = {axis_of(axis, rank) for axis in axes}
@@ -137,7 +137,7 @@ def concatenated(parts: Sequence[Value], axis: int) -> Value:
 
 
 @defines("Split")
-def _split(call: Call) -> tuple[Value, ...]:
+def _split(call: OperatorCall) -> tuple[Value, ...]:
     data, axis, sizes = call[0], call.get("axis", 0), call.integers(1, "split")
     length = data.shape[axis]
     if sizes is None:
@@ -156,7 +156,7 @@ def _parts(data: Value, axis: int, sizes: Sequence[int]) -> list[Value]:
 
 
 @defines("Slice")
-def _cut(call: Call) -> Value:
+def _cut(call: OperatorCall) -> Value:
     data = call[0]
     starts, ends = call.integers(1, "starts") or [], call.integers(2, "ends") or []
     axes = call.integers(3, "axes") or list(range(len(starts)))
@@ -181,7 +181,7 @@ def _slice(start: int, end: int, step: int, length: int) -> slice:
 
 
 @defines("Expand")
-def _expand(call: Call) -> Value:
+def _expand(call: OperatorCall) -> Value:
     data, sizes = call[0], call.integers(1) or []
     try:
         target = np.broadcast_shapes(data.shape, tuple(sizes))
@@ -198,7 +198,7 @@ def _indices(value: Array, length: int) -> Array:
 
 
 @defines("Gather")
-def _gather(call: Call) -> Value:
+def _gather(call: OperatorCall) -> Value:
     data = call[0]
     axis = axis_of(call.get("axis", 0), len(data.shape))
     indices = _indices(np.asarray(call[1]), data.shape[axis])
@@ -206,7 +206,7 @@ def _gather(call: Call) -> Value:
 
 
 @defines("GatherElements")
-def _gather_elements(call: Call) -> Value:
+def _gather_elements(call: OperatorCall) -> Value:
     data = call[0]
     axis = axis_of(call.get("axis", 0), len(data.shape))
     indices = _indices(np.asarray(call[1]), data.shape[axis])
@@ -215,7 +215,7 @@ def _gather_elements(call: Call) -> Value:
 
 
 @defines("GatherND")
-def _gather_nd(call: Call) -> Value:
+def _gather_nd(call: OperatorCall) -> Value:
     data, rows, batch = call[0], np.asarray(call[1]), call.get("batch_dims", 0)
     return moved(data, lambda x: _at_rows(x, rows, batch))
 
@@ -232,7 +232,7 @@ def _at_rows(x: Array, rows: Array, batch: int) -> Array:
 
 
 @defines("ScatterElements", "Scatter")
-def _scatter_elements(call: Call) -> Value:
+def _scatter_elements(call: OperatorCall) -> Value:
     """Return a copy with single elements replaced, or combined with what is there."""
     data, indices, updates = call[0], np.asarray(call[1]), call[2]
     axis = axis_of(call.get("axis", 0), len(data.shape))
@@ -242,7 +242,7 @@ def _scatter_elements(call: Call) -> Value:
 
 
 @defines("ScatterND")
-def _scatter_nd(call: Call) -> Value:
+def _scatter_nd(call: OperatorCall) -> Value:
     data, rows, updates = call[0], np.asarray(call[1]), call[2]
     depth = rows.shape[-1]
     flat = rows.reshape(-1, depth)
@@ -250,7 +250,7 @@ def _scatter_nd(call: Call) -> Value:
     return _scattered(call, data, index, moved(updates, lambda x: x.reshape(-1, *data.shape[depth:])))
 
 
-def _scattered(call: Call, data: Value, places: tuple[Array, ...], updates: Value) -> Value:
+def _scattered(call: OperatorCall, data: Value, places: tuple[Array, ...], updates: Value) -> Value:
     how = call.text("reduction", "none")
     operation = {"add": "Add", "mul": "Mul", "max": "Max", "min": "Min"}.get(how)
     if how != "none" and operation is None:
@@ -275,7 +275,7 @@ def _with(data: Value, place: tuple[Any, ...], new: Value) -> Value:
 
 
 @defines("Pad")
-def _pad(call: Call) -> Value:
+def _pad(call: OperatorCall) -> Value:
     data, amounts = call[0], call.integers(1, "pads")
     if amounts is None:
         raise Invalid("no pads")
@@ -301,14 +301,14 @@ def _pad(call: Call) -> Value:
 
 
 @defines("Where")
-def _where(call: Call) -> Value:
+def _where(call: OperatorCall) -> Value:
     a, b = both(call[1], call[2])
     plain = np.asarray(call[0], np.bool_)
     return chosen(plain, a, b) if isinstance(a, Real) else np.where(plain, np.asarray(a), np.asarray(b))
 
 
 @defines("Trilu")
-def _trilu(call: Call) -> Value:
+def _trilu(call: OperatorCall) -> Value:
     offset = (call.integers(1) or [0])[0]
     rows, columns = call[0].shape[-2:]
     distance: Array = np.subtract.outer(-np.arange(rows, dtype=np.int64), -np.arange(columns, dtype=np.int64))
@@ -317,7 +317,7 @@ def _trilu(call: Call) -> Value:
 
 
 @defines("DepthToSpace")
-def _depth_to_space(call: Call) -> Value:
+def _depth_to_space(call: OperatorCall) -> Value:
     b, c, h, w = call[0].shape
     n = call.get("blocksize", 1)
     depth = c // n**2
@@ -327,7 +327,7 @@ def _depth_to_space(call: Call) -> Value:
 
 
 @defines("SpaceToDepth")
-def _space_to_depth(call: Call) -> Value:
+def _space_to_depth(call: OperatorCall) -> Value:
     if call.text("mode", "DCR") != "DCR":
         raise Undecided("SpaceToDepth in another order")
     b, c, h, w = call[0].shape
@@ -337,7 +337,7 @@ def _space_to_depth(call: Call) -> Value:
 
 
 @defines("ReverseSequence")
-def _reverse_sequence(call: Call) -> Value:
+def _reverse_sequence(call: OperatorCall) -> Value:
     batch, time = call.get("batch_axis", 1), call.get("time_axis", 0)
     lengths = np.asarray(call[1])
     steps: Array = np.arange(call[0].shape[time], dtype=np.int64)
@@ -349,7 +349,7 @@ def _reverse_sequence(call: Call) -> Value:
 
 
 @defines("ConstantOfShape")
-def _constant_of_shape(call: Call) -> Value:
+def _constant_of_shape(call: OperatorCall) -> Value:
     proto = call.get("value")
     fill = Real.of(np.zeros(1, np.float32), TensorProto.FLOAT) if proto is None else constant(call.numbers, proto)
     sizes = tuple(call.integers(0) or [])
@@ -357,14 +357,14 @@ def _constant_of_shape(call: Call) -> Value:
 
 
 @defines("EyeLike")
-def _eye_like(call: Call) -> Value:
+def _eye_like(call: OperatorCall) -> Value:
     dtype = call.get("dtype", dtype_of(call[0]))
     kind = np.dtype(np.int64) if dtype in FLOATS else numpy_type(dtype)
     return tensor(call.numbers, np.eye(*call[0].shape, k=call.get("k", 0), dtype=kind), dtype)
 
 
 @defines("Range")
-def _count(call: Call) -> Value:
+def _count(call: OperatorCall) -> Value:
     start, limit, step = (moved(call[index], lambda x: x.reshape(())) for index in range(3))
     if isinstance(start, Real):
         length = max(0, math.ceil((limit.doubles.item() - start.doubles.item()) / step.doubles.item()))
@@ -375,14 +375,14 @@ def _count(call: Call) -> Value:
 
 
 @defines("NonZero")
-def _non_zero(call: Call) -> Value:
+def _non_zero(call: OperatorCall) -> Value:
     data = call[0]
     found = np.nonzero(data.residues if isinstance(data, Real) else data)
     return np.array(found, np.int64).reshape(len(data.shape), -1)
 
 
 @defines("OneHot")
-def _one_hot(call: Call) -> Value:
+def _one_hot(call: OperatorCall) -> Value:
     depth = (call.integers(1) or [0])[0]
     places = np.asarray(call.integers(0)).reshape(call[0].shape)
     axis = axis_of(call.get("axis", -1), places.ndim + 1)
@@ -392,12 +392,12 @@ def _one_hot(call: Call) -> Value:
 
 
 @defines("SequenceAt")
-def _sequence_at(call: Call) -> Value:
+def _sequence_at(call: OperatorCall) -> Value:
     return call[0][(call.integers(1) or [0])[0]]
 
 
 @defines("SequenceInsert")
-def _sequence_insert(call: Call) -> Value:
+def _sequence_insert(call: OperatorCall) -> Value:
     items = list(call[0])
     index = len(items) if call[2] is None else (call.integers(2) or [0])[0]
     items.insert(index + len(items) if index < 0 else index, call[1])
@@ -405,14 +405,14 @@ def _sequence_insert(call: Call) -> Value:
 
 
 @defines("SequenceErase")
-def _sequence_erase(call: Call) -> Value:
+def _sequence_erase(call: OperatorCall) -> Value:
     items = list(call[0])
     del items[-1 if call[1] is None else (call.integers(1) or [0])[0]]
     return items
 
 
 @defines("ConcatFromSequence")
-def _concat_from_sequence(call: Call) -> Value:
+def _concat_from_sequence(call: OperatorCall) -> Value:
     items, axis = call[0], call.get("axis", 0)
     if call.get("new_axis", 0):
         items = [moved(item, lambda x: np.expand_dims(x, axis)) for item in items]
@@ -420,7 +420,7 @@ def _concat_from_sequence(call: Call) -> Value:
 
 
 @defines("SplitToSequence")
-def _split_to_sequence(call: Call) -> Value:
+def _split_to_sequence(call: OperatorCall) -> Value:
     data = call[0]
     axis = axis_of(call.get("axis", 0), len(data.shape))
     length, sizes = data.shape[axis], call.integers(1)

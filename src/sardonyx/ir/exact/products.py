@@ -14,7 +14,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from onnx import TensorProto
 
 from sardonyx.ir.exact.arithmetic import converted, extreme
-from sardonyx.ir.exact.call import Array, Call, Invalid, Undecided, Value, defines
+from sardonyx.ir.exact.call import Array, Invalid, OperatorCall, Undecided, Value, defines
 from sardonyx.ir.exact.reals import Numbers, Real, joined
 
 
@@ -36,7 +36,7 @@ def product(numbers: Numbers, a: Value, b: Value) -> Value:
 
 
 @defines("MatMulInteger")
-def _matmul_integer(call: Call) -> Value:
+def _matmul_integer(call: OperatorCall) -> Value:
     a, b = call[0].astype(np.int32), call[1].astype(np.int32)
     if call[2] is not None:
         zero = call[2].astype(np.int32)
@@ -47,7 +47,7 @@ def _matmul_integer(call: Call) -> Value:
 
 
 @defines("Gemm")
-def _gemm(call: Call) -> Value:
+def _gemm(call: OperatorCall) -> Value:
     n = call.numbers
     a, b = call.real(0), call.real(1)
     result = product(n, turned(a) if call.get("transA", 0) else a, turned(b) if call.get("transB", 0) else b)
@@ -56,7 +56,7 @@ def _gemm(call: Call) -> Value:
 
 
 @defines("Einsum")
-def _einsum(call: Call) -> Value:
+def _einsum(call: OperatorCall) -> Value:
     """Return a sum of products over named axes, two operands at a time."""
     equation = call.text("equation", "").replace(" ", "")
     left, _, right = equation.partition("->")
@@ -137,7 +137,7 @@ def _contracted(numbers: Numbers, a: Real, left: str, b: Real, right: str, kept:
 class _Window:
     """Where a window of a convolution or a pool lies: sizes, steps and borders of each spatial axis."""
 
-    def __init__(self, call: Call, spatial: Sequence[int], kernel: Sequence[int]) -> None:
+    def __init__(self, call: OperatorCall, spatial: Sequence[int], kernel: Sequence[int]) -> None:
         count = len(spatial)
         self.kernel = list(kernel)
         self.strides = list(call.get("strides") or [1] * count)
@@ -176,7 +176,7 @@ class _Window:
         return padded.moved(lambda v: sliding_window_view(v, self.reach, axes)[steps].reshape(shape))
 
 
-def convolved(call: Call, x: Real, weight: Real, bias: Real | None) -> Real:
+def convolved(call: OperatorCall, x: Real, weight: Real, bias: Real | None) -> Real:
     """Return a convolution with the attributes of a call."""
     n, groups = call.numbers, call.get("group", 1)
     window = _Window(call, x.shape[2:], weight.shape[2:])
@@ -198,7 +198,7 @@ def _per_channel(x: Real, rank: int) -> Real:
 
 
 @defines("ConvTranspose")
-def _conv_transpose(call: Call) -> Value:
+def _conv_transpose(call: OperatorCall) -> Value:
     """Return the adjoint of a convolution: every element is spread over a window."""
     x, weight, n, groups = call.real(0), call.real(1), call.numbers, call.get("group", 1)
     spatial, kernel = x.shape[2:], weight.shape[2:]
@@ -243,7 +243,7 @@ def _conv_transpose(call: Call) -> Value:
 
 
 @defines("AveragePool", "MaxPool", "LpPool")
-def _pool(call: Call) -> Value:
+def _pool(call: OperatorCall) -> Value:
     name, x, n = call.node.op_type, call.real(0), call.numbers
     window = _Window(call, x.shape[2:], call.get("kernel_shape"))
     if name == "MaxPool":
@@ -265,7 +265,7 @@ def _pool(call: Call) -> Value:
 
 
 @defines("GlobalAveragePool", "GlobalMaxPool")
-def _global_pool(call: Call) -> Value:
+def _global_pool(call: OperatorCall) -> Value:
     x = call.real(0)
     axes = tuple(range(2, x.ndim))
     return extreme(call.numbers, x, axes, keepdims=True) if call.node.op_type == "GlobalMaxPool" else _mean(x, axes)
@@ -276,7 +276,7 @@ def _mean(x: Real, axes: tuple[int, ...]) -> Real:
 
 
 @defines("BatchNormalization")
-def _batch_normalization(call: Call) -> Value:
+def _batch_normalization(call: OperatorCall) -> Value:
     if call.get("training_mode", 0) or len([name for name in call.node.output if name]) > 1:
         raise Undecided("BatchNormalization in training mode")
     x = call.real(0)
@@ -284,12 +284,12 @@ def _batch_normalization(call: Call) -> Value:
     return (x - mean) / _deviation(call, variance) * scale + shift
 
 
-def _deviation(call: Call, variance: Real) -> Real:
+def _deviation(call: OperatorCall, variance: Real) -> Real:
     return (variance + call.numbers.attribute(call.get("epsilon", 1e-5), variance.dtype)).root()
 
 
 @defines("InstanceNormalization")
-def _instance_normalization(call: Call) -> Value:
+def _instance_normalization(call: OperatorCall) -> Value:
     x = call.real(0)
     axes = tuple(range(2, x.ndim))
     centred = x - _mean(x, axes)
@@ -298,7 +298,7 @@ def _instance_normalization(call: Call) -> Value:
 
 
 @defines("LRN")
-def _local_response(call: Call) -> Value:
+def _local_response(call: OperatorCall) -> Value:
     """Return every element divided by a power of the squares of nearby channels."""
     n, x, size = call.numbers, call.real(0), call.get("size")
     low, high = (size - 1) // 2, size // 2
@@ -317,7 +317,7 @@ def _along_axis(v: Array, axis: int, rank: int) -> Array:
 
 
 @defines("DequantizeLinear")
-def _dequantize(call: Call) -> Value:
+def _dequantize(call: OperatorCall) -> Value:
     x, scale, zero = call[0], call.real(1), call[2]
     if isinstance(x, Real) or call.get("block_size", 0):
         raise Undecided("DequantizeLinear of floats or in blocks")
@@ -327,7 +327,7 @@ def _dequantize(call: Call) -> Value:
 
 
 @defines("LSTM", "GRU", "RNN")
-def _recurrent(call: Call) -> Value:
+def _recurrent(call: OperatorCall) -> Value:
     """Return the states of a recurrent layer, step by step, in one or both directions."""
     if call.get("layout", 0) or call.get("clip") or call[4] is not None or call.get("activations"):
         raise Undecided(f"{call.node.op_type} with lengths, a limit or activations of its own")
@@ -351,7 +351,7 @@ def _recurrent(call: Call) -> Value:
 class _Direction:
     """One direction of a recurrent layer."""
 
-    def __init__(self, call: Call, number: int, hidden: int, batch: int) -> None:
+    def __init__(self, call: OperatorCall, number: int, hidden: int, batch: int) -> None:
         self._call, self._n, self._hidden = call, call.numbers, hidden
 
         def one(index: int) -> Real | None:
@@ -422,7 +422,7 @@ _REPEATS = {"asymmetric": ("floor",)} | dict.fromkeys(
 
 
 @defines("Upsample", "Resize")
-def _resize(call: Call) -> Value:
+def _resize(call: OperatorCall) -> Value:
     """Return an image of other sizes: the nearest pixel, or a mean of pixels weighted by distance."""
     x = call[0]
     undecided = Undecided("Resize other than by whole numbers to the nearest pixel")
@@ -444,7 +444,7 @@ def _resize(call: Call) -> Value:
     return x.moved(repeated) if isinstance(x, Real) else repeated(x)
 
 
-def _scales(call: Call) -> list[float]:
+def _scales(call: OperatorCall) -> list[float]:
     x = call[0]
     if call.node.op_type == "Upsample":
         scales = call.get("scales") if call[1] is None else call.real(1).doubles.tolist()
@@ -458,7 +458,7 @@ def _scales(call: Call) -> list[float]:
 
 
 @defines("QuantizeLinear")
-def _quantize(call: Call) -> Value:
+def _quantize(call: OperatorCall) -> Value:
     x, scale, zero = call.real(0), call.real(1), call[2]
     if call.get("block_size", 0) or isinstance(zero, Real):
         raise Undecided("QuantizeLinear in blocks or to floats")

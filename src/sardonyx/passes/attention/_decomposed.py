@@ -35,8 +35,8 @@ from sardonyx.passes._layout import (
 )
 from sardonyx.passes._matching import optional, producer_of, require, required, value_and_factor
 
-MOST_NODES = 256  # visited above one Softmax, since sums of shared values can have exponentially many paths
-SWALLOWS = 1e30  # adding a score to a number of this magnitude leaves the number unchanged
+MAX_VISITED_NODES = 256  # visited above one Softmax, since sums of shared values can have exponentially many paths
+SWALLOWING_MASK = 1e30  # adding a score to a number of this magnitude leaves the number unchanged
 
 
 class Mask(Struct, frozen=True):
@@ -71,7 +71,7 @@ def read_scores(softmax: ir.Node, graph: Facts) -> Scores:
     shape = required(graph.shape(softmax.inputs[0]))
     require(0 not in shape)
     axes = new_axes(shape)
-    return required(_above(softmax.inputs[0], softmax, Scores((), axes, axes, iter(range(MOST_NODES))), graph))
+    return required(_above(softmax.inputs[0], softmax, Scores((), axes, axes, iter(range(MAX_VISITED_NODES))), graph))
 
 
 @optional
@@ -122,7 +122,7 @@ def _where(node: ir.Node, below: Scores, graph: Facts) -> Scores:
             continue
         _check_order(below)
         is_infinite = fill == float("-inf") or graph.dtype(node.outputs[0]) == ir.DataType.FLOAT
-        is_hidden = fill <= -SWALLOWS and is_infinite
+        is_hidden = fill <= -SWALLOWING_MASK and is_infinite
         require(is_hidden, "masked scores keep some weight, so the result of a fully masked row would change")
         axes = _mask_axes(condition, side, node, below, graph)
         return replace(scores, masks=(*scores.masks, Mask(condition, axes, side == 1, float(fill))))

@@ -31,7 +31,7 @@ from sardonyx.passes.attention._decomposed import Layout, Mask, Scores, read_lay
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
-CLOSE = 1e-6  # relative; a scale this close to the default is the default
+SCALE_TOLERANCE = 1e-6  # relative; a scale this close to the default is the default
 _ANOTHER_ORDER = "several masks would be added in another order, which changes the result of fully masked rows"
 _SCALES = (float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max))
 _SOFTMAX_OF_ONE_AXIS = 13  # before, Softmax flattened its input, which is the same for the last axis
@@ -128,7 +128,7 @@ def _matched(path: tuple[ir.Node, ...], scores: Scores, graph: Facts) -> Match:
     masks = read_masks(scores, layout, dtype, graph)
     taken_over = [*masks.nodes, *(node for operand in operands for node in operand.nodes)]
     nodes = [*taken_over, *reversed(scores.nodes), *path]
-    is_default = isinstance(layout.width, int) and abs(scale * math.sqrt(layout.width) - 1) < CLOSE
+    is_default = isinstance(layout.width, int) and abs(scale * math.sqrt(layout.width) - 1) < SCALE_TOLERANCE
     attributes: dict[str, Any] = {
         **layout.attributes,
         "scale": None if is_default else float(scale),

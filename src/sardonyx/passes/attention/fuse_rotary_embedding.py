@@ -100,7 +100,7 @@ class FuseRotaryEmbedding(NodePass):
         require(not escapes, "a value inside the rotation is read elsewhere", *nodes)
         require(graph.dtype(states) in _KERNELS, "RotaryEmbedding does not support its type", *nodes)
         shape = required(graph.shape(states), _NOT_HEADS, *nodes)
-        require(len(shape) == RANK, _NOT_HEADS, *nodes)
+        require(len(shape) == OPERAND_RANK, _NOT_HEADS, *nodes)
         axes = {head_axis(shape, graph.shape(factor)) for factor in (rotation.cos, rotation.sin)}
         heads = required(axes.pop() if len(axes) == 1 else None, _UNEVEN_ROWS, *nodes)
         tables = [
@@ -183,7 +183,7 @@ def _partial(rotation: Rotation, graph: Facts) -> Rotation:
 # Models store them at twice that width, with an axis of size one for the heads, and for a batch of one; the functions
 # here find the table of half width behind that.
 
-RANK = 4  # [batch, heads, length, size] or [batch, length, heads, size]
+OPERAND_RANK = 4  # [batch, heads, length, size] or [batch, length, heads, size]
 
 
 class Table(Struct, frozen=True):
@@ -196,7 +196,7 @@ class Table(Struct, frozen=True):
     @property
     def batch(self) -> Dim:
         """Return the batch size of the table."""
-        return self.shape[0] if len(self.shape) == (RANK - 1 if self.bare else RANK) else 1
+        return self.shape[0] if len(self.shape) == (OPERAND_RANK - 1 if self.bare else OPERAND_RANK) else 1
 
 
 def head_axis(states: Shape, angles: Shape | None) -> int | None:
@@ -204,9 +204,9 @@ def head_axis(states: Shape, angles: Shape | None) -> int | None:
 
     Returns None if it is uncertain that the angles have one row per position.
     """
-    if angles is None or not 2 <= len(angles) <= RANK:
+    if angles is None or not 2 <= len(angles) <= OPERAND_RANK:
         return None
-    padded = (1,) * (RANK - len(angles)) + angles
+    padded = (1,) * (OPERAND_RANK - len(angles)) + angles
     for heads, length in ((1, 2), (2, 1)):
         if padded[heads] == 1 and padded[length] == states[length] and padded[0] in (1, states[0]):
             return heads
@@ -239,17 +239,17 @@ def _built(tables: Sequence[Table], states: ir.Value, heads: int, op: Builder, g
     for table in tables:
         value, rank, has_heads = table.half, len(table.shape), not table.bare
         if isinstance(value, np.ndarray):
-            rank = RANK if has_heads else RANK - 1
+            rank = OPERAND_RANK if has_heads else OPERAND_RANK - 1
             numbers = value.reshape((1,) * (rank - value.ndim) + value.shape)
             numbers = numbers.squeeze(axis=heads) if has_heads else numbers
-            value, rank = op.constant(np.ascontiguousarray(numbers), "table"), RANK - 1
-        elif has_heads and rank == RANK:
+            value, rank = op.constant(np.ascontiguousarray(numbers), "table"), OPERAND_RANK - 1
+        elif has_heads and rank == OPERAND_RANK:
             value = op.Squeeze(value, op.constant(np.array([heads], np.int64), "axes"))
-        elif has_heads and rank == RANK - 1 and heads == 2:  # [length, 1, pairs]
+        elif has_heads and rank == OPERAND_RANK - 1 and heads == 2:  # [length, 1, pairs]
             value = op.Transpose(value, perm=[1, 0, 2])
         if table.batch != batch:
             value = op.Expand(value, target)
-        elif rank < RANK - 1:
+        elif rank < OPERAND_RANK - 1:
             value = op.Unsqueeze(value, op.constant(np.array([0], np.int64), "axes"))
         yield value
 
@@ -257,7 +257,7 @@ def _built(tables: Sequence[Table], states: ir.Value, heads: int, op: Builder, g
 def _without_heads(value: ir.Value, heads: int, graph: Facts) -> tuple[ir.Value, bool]:
     """Return the value before an Unsqueeze inserted the head axis, and whether there was one."""
     node = value.producer()
-    if node is None or operator(node) != "Unsqueeze" or graph.rank(value) != RANK:
+    if node is None or operator(node) != "Unsqueeze" or graph.rank(value) != OPERAND_RANK:
         return value, False
     source = node.inputs[0]
     return (source, True) if source is not None and axes_of(node, graph) in ((heads,), (0, heads)) else (value, False)

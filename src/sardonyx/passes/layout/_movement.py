@@ -17,7 +17,7 @@ from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import SELECTS, VIEWS
 from sardonyx.ir.rules import NoMatch
 from sardonyx.ir.scopes import is_used_outside, operand
-from sardonyx.passes._layout import Axis, Part, flat, joined, regroup, size
+from sardonyx.passes._layout import Axis, AxisPart, flat, joined, regroup, size
 from sardonyx.passes._matching import optional, permutation, producer_of, require, required, static
 from sardonyx.passes._parts import ranges
 
@@ -29,7 +29,7 @@ def parts_of(origin: np.ndarray, unit: int) -> Parts | None:
 
     The element at the index (i_1, i_2, …) along the parts of the result is element i_1 * stride_1 + … of the source.
     """
-    remaining, strides = origin, {Part(unit): 1} if unit > 1 else dict[Part, int]()
+    remaining, strides = origin, {AxisPart(unit): 1} if unit > 1 else dict[AxisPart, int]()
     if remaining[0] != 0:
         return None
     while remaining.size > 1:
@@ -41,7 +41,7 @@ def parts_of(origin: np.ndarray, unit: int) -> Parts | None:
             or (remaining.reshape(-1, length) != remaining[::length, None] + stride * np.arange(length)).any()
         ):
             return None
-        strides[Part(length)] = stride * unit
+        strides[AxisPart(length)] = stride * unit
         remaining = remaining[::length]
     source = sorted(strides, key=strides.__getitem__)[::-1]
     if any(strides[part] != size(source[place + 1 :]) for place, part in enumerate(source)):
@@ -51,7 +51,7 @@ def parts_of(origin: np.ndarray, unit: int) -> Parts | None:
 
 def _exchange(count: int, order: Sequence[ir.Node], sizes: RegionShapes) -> Parts | None:
     """Return the parts that views and Transposes permute, or None if a view joins pieces of several."""
-    source = result = [Part(count)] if count > 1 else list[Part]()
+    source = result = [AxisPart(count)] if count > 1 else list[AxisPart]()
     for node in order:
         if node.op_type == "Transpose":
             axes = regroup(result, sizes.shapes[node.inputs[0]])

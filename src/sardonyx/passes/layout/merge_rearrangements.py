@@ -18,7 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.ir.ops import VIEWS
-from sardonyx.passes._layout import Axis, Conversion, Step, conversion, convert, copies, flat, regroup
+from sardonyx.passes._layout import Axis, Conversion, LayoutStep, conversion, convert, copies, flat, regroup
 from sardonyx.passes._matching import optional, require, required
 from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
 from sardonyx.passes.layout._movement import MOVING, Movement, Region, movement, regions_before
@@ -107,15 +107,17 @@ def _converted(movement: Movement, source: Axis, result: Axis) -> Conversion | N
     steps = converted if after else converted[:-1]
     if movement.free:
         shift = {"Reshape": 0, "Transpose": 1}
-        steps = tuple(Step(step.operator, (0, *(n + shift[step.operator] for n in step.numbers))) for step in steps)
+        steps = tuple(
+            LayoutStep(step.operator, (0, *(n + shift[step.operator] for n in step.numbers))) for step in steps
+        )
     return steps if after else (*steps, _view(movement))
 
 
-def _view(movement: Movement) -> Step:
+def _view(movement: Movement) -> LayoutStep:
     """Return a Reshape to the shape of the result."""
     if not movement.free:
-        return Step("Reshape", movement.result)
-    return Step("Reshape", (0, *movement.result) if movement.whole else (-1, *movement.result[1:]))
+        return LayoutStep("Reshape", movement.result)
+    return LayoutStep("Reshape", (0, *movement.result) if movement.whole else (-1, *movement.result[1:]))
 
 
 def _gathers(movement: Movement, origin: np.ndarray, most: int) -> Iterator[Conversion]:
@@ -136,12 +138,12 @@ def _gathers(movement: Movement, origin: np.ndarray, most: int) -> Iterator[Conv
     if most < (2 if fits_result else 3):
         return
     last = movement.result[len(movement.result) - tail :] if tail else (row,)
-    view = Step("Reshape", (*[0] * movement.free, math.prod(movement.source) // math.prod(last), *last))
+    view = LayoutStep("Reshape", (*[0] * movement.free, math.prod(movement.source) // math.prod(last), *last))
     numbers, axis = _row_numbers(movement, origin, math.prod(last)), int(movement.free)
     if fits_result:
-        yield view, Step("Gather", numbers.reshape(movement.result[: len(movement.result) - tail]), axis=axis)
+        yield view, LayoutStep("Gather", numbers.reshape(movement.result[: len(movement.result) - tail]), axis=axis)
     else:
-        yield view, Step("Gather", numbers, axis=axis), _view(movement)
+        yield view, LayoutStep("Gather", numbers, axis=axis), _view(movement)
 
 
 def _row_numbers(movement: Movement, origin: np.ndarray, width: int) -> np.ndarray:
@@ -153,7 +155,7 @@ def _row_numbers(movement: Movement, origin: np.ndarray, width: int) -> np.ndarr
     return (origin[:, None] * finer + np.arange(finer)).reshape(-1)
 
 
-def _gathered_along(axis: int, row: int, movement: Movement, origin: np.ndarray) -> Step | None:
+def _gathered_along(axis: int, row: int, movement: Movement, origin: np.ndarray) -> LayoutStep | None:
     """Return one Gather along an axis of the source if every block moves alike and the dims of the result fit."""
     before, size, after = movement.source[:axis], movement.source[axis], movement.source[axis + 1 :]
     width, blocks = math.prod(after), math.prod(before)
@@ -167,4 +169,4 @@ def _gathered_along(axis: int, row: int, movement: Movement, origin: np.ndarray)
     shape = movement.result[axis : len(movement.result) - len(after)]
     if math.prod(shape) != numbers.shape[1]:
         return None
-    return Step("Gather", numbers[0].reshape(shape), axis=axis + int(movement.free))
+    return LayoutStep("Gather", numbers[0].reshape(shape), axis=axis + int(movement.free))

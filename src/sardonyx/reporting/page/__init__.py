@@ -197,7 +197,7 @@ def _range(place: int) -> str:
     return "less than 0 %" if place < 0 else f"{100 * place // _BINS} to {100 * (place + 1) // _BINS} %"
 
 
-_FAILURES = 100  # reasons
+_MAX_FAILURES = 100  # reasons
 
 
 def render_fleet(fleet: Fleet, tables: Sequence[str] = ()) -> str:
@@ -225,7 +225,7 @@ def render_fleet(fleet: Fleet, tables: Sequence[str] = ()) -> str:
         "summary": doc.Section("Summary", summary),
         "models": doc.Section("Models", samples),
         "groups": fleets.group_section(fleet),
-        "failures": fleets.failure_section(fleet, _FAILURES),
+        "failures": fleets.failure_section(fleet, _MAX_FAILURES),
         "passes": fleets.pass_section(fleet),
         "missed": fleets.missed_section(fleet),
         "memory": fleets.memory_section(fleet),

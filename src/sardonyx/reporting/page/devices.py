@@ -19,7 +19,7 @@ from sardonyx.reporting.run_bundle import RunBundle
 from sardonyx.reporting.writers import html
 
 Devices: TypeAlias = Mapping[str, tuple[Placement, Placement]]
-_MODULES = 40  # rows
+_MAX_MODULES = 40  # rows
 _HOW = (
     "Predicted from profiles: what the runtime of each device did with single nodes. Nothing was run on a device for "
     "this page. Nodes that compute sizes stay on the CPU on purpose and are not counted."
@@ -62,7 +62,7 @@ def _by_module(devices: Devices) -> doc.Section:
     tags = {each.path: each.tag for placed in reversed(sides) for each in placed.modules}
     modules = ((path, tag, tuple(counts.get(path, 0) for counts in away)) for path, tag in tags.items())
     rows: list[tuple[Text | doc.Cell, ...]] = []
-    for row in module_rows(modules, View(rows=_MODULES)):
+    for row in module_rows(modules, View(rows=_MAX_MODULES)):
         if any(row.total):
             cell = module_cell(row)
             linked = doc.Cell(Span(str(cell.text), target=f"#module={quote(row.branch.path)}"), cell.depth)

@@ -24,7 +24,7 @@ from sardonyx.reporting.run import SiteGroup
 from sardonyx.reporting.run_bundle import RunBundle
 
 
-class Part(Struct, frozen=True):
+class Share(Struct, frozen=True):
     """A time or an amount of memory of attention blocks, and what it is a part of."""
 
     amount: float
@@ -40,10 +40,10 @@ class AttentionRow(Struct, frozen=True):
     """A group of blocks with its costs before and after: empty if not measured, None if unknown."""
 
     group: SiteGroup
-    time: tuple[Part | None, ...]  # in kernels that run its nodes
-    within: tuple[Part | None, ...]  # in kernels that its modules own themselves
-    moved: tuple[Part | None, ...]  # bytes that its modules read and write
-    alive: tuple[Part | None, ...]  # most bytes of activations alive while one of their operations runs
+    time: tuple[Share | None, ...]  # in kernels that run its nodes
+    within: tuple[Share | None, ...]  # in kernels that its modules own themselves
+    moved: tuple[Share | None, ...]  # bytes that its modules read and write
+    alive: tuple[Share | None, ...]  # most bytes of activations alive while one of their operations runs
 
     @classmethod
     def of(cls, group: SiteGroup, bundle: RunBundle) -> AttentionRow:
@@ -51,19 +51,19 @@ class AttentionRow(Struct, frozen=True):
         modules = {module for module in group.modules if module}  # which of the model's own nodes are attention?
         sites = ([site.before for site in group.sites], [site.after for site in group.sites])
         named = [{node for form in forms if form is not None for node in form.nodes} for forms in sites]
-        time: list[Part | None] = []
-        within: list[Part | None] = []
+        time: list[Share | None] = []
+        within: list[Share | None] = []
         for nodes, model in zip(named, bundle.profiled or (), strict=False):
             running = [kernel.milliseconds for kernel in model.kernels if not nodes.isdisjoint(kernel.nodes)]
-            time.append(Part(sum(running), model.kernel_ms) if running else None)
+            time.append(Share(sum(running), model.kernel_ms) if running else None)
             own = [module.self_ms for module in model.modules if module.path in modules and module.kernels]
-            within.append(Part(sum(own), model.kernel_ms) if own else None)
-        moved: list[Part | None] = []
-        alive: list[Part | None] = []
+            within.append(Share(sum(own), model.kernel_ms) if own else None)
+        moved: list[Share | None] = []
+        alive: list[Share | None] = []
         for form in bundle.forms or ():
             costs = [module for module in form.modules if module.path in modules]
-            moved.append(Part(sum(each.bytes_moved for each in costs), form.work.bytes_moved) if costs else None)
-            alive.append(Part(max(each.peak for each in costs), form.memory.peak.bytes) if costs else None)
+            moved.append(Share(sum(each.bytes_moved for each in costs), form.work.bytes_moved) if costs else None)
+            alive.append(Share(max(each.peak for each in costs), form.memory.peak.bytes) if costs else None)
         return cls(group, tuple(time), tuple(within), tuple(moved), tuple(alive))
 
 

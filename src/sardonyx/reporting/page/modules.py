@@ -40,7 +40,7 @@ class ModuleTree(Struct, frozen=True):
     parents: tuple[int, ...]  # places in `modules`; -1 above the model
     own: dict[str, Amounts]  # by path, in the order of COLUMNS
     tags: dict[str, str]
-    rows: tuple[tree.Row, ...]
+    rows: tuple[tree.ModuleRow, ...]
     timed: bool
 
     def totals(self) -> dict[str, Amounts]:
@@ -125,8 +125,8 @@ def _by_place(modules: dict[str, int], at: dict[str, int]) -> list[int]:
     return [number for pair in sorted(counts.items()) for number in pair]
 
 
-AT_ONCE = 40  # rows that a page without a script shows
-DEEPEST = 3  # levels among them
+STATIC_ROWS = 40  # rows that a page without a script shows
+STATIC_LEVELS = 3  # levels among them
 
 
 def section(bundle: RunBundle) -> Section:
@@ -153,7 +153,7 @@ def quantized_section(quantization: Quantization, precisions: Mapping[str, str])
 
 def _markup(modules: ModuleTree, precisions: Mapping[str, set[str]], profiled: dict[str, str] | None) -> Markup:
     totals = modules.totals()
-    fitting = (d for d in range(DEEPEST, 1, -1) if sum(row.depth <= d for row in modules.rows) <= AT_ONCE)
+    fitting = (d for d in range(STATIC_LEVELS, 1, -1) if sum(row.depth <= d for row in modules.rows) <= STATIC_ROWS)
     depth = next(fitting, 1)
     lines = [_line(row, totals, precisions) for row in modules.rows if row.depth <= depth]
     sizes = {"modules": len(modules.modules), "whole": len(modules.rows), "depth": depth}
@@ -161,7 +161,7 @@ def _markup(modules: ModuleTree, precisions: Mapping[str, set[str]], profiled: d
     return rendered("modules", lines=lines, timed=modules.timed, untimed=untimed, profiled=profiled, **sizes)
 
 
-def _line(row: tree.Row, totals: Mapping[str, Amounts], precisions: Mapping[str, set[str]]) -> dict[str, Any]:
+def _line(row: tree.ModuleRow, totals: Mapping[str, Amounts], precisions: Mapping[str, set[str]]) -> dict[str, Any]:
     """Return a row as the page shows it before its script starts.
 
     Its bars show the bytes if something was quantized, otherwise the nodes, in percent of those of the larger graph.
@@ -189,7 +189,7 @@ def _line(row: tree.Row, totals: Mapping[str, Amounts], precisions: Mapping[str,
 
 
 UNTIMED = "No times: run sardonyx optimize MODEL --run FOLDER, and report the folder."
-AT_FIRST = 2.0  # width of the narrowest bar in the markup; the script draws all
+MIN_BAR_IN_MARKUP = 2.0  # width of the narrowest bar in the markup; the script draws all
 
 
 class Measure(Struct, frozen=True):
@@ -211,7 +211,7 @@ def map_section(bundle: RunBundle) -> Section:
     """Return the nodes as a picture, and the colours of the kinds of modules."""
     tree = module_tree(bundle)
     colors = shared_colors(tree)
-    picture = _picture(tree, MEASURES[0], colors, narrowest=AT_FIRST, deepest=10)
+    picture = _picture(tree, MEASURES[0], colors, narrowest=MIN_BAR_IN_MARKUP, deepest=10)
     measures = [(measure, measure.id != "ms" or tree.timed) for measure in MEASURES]
     markup = rendered("map", picture=picture.inline(), measures=measures, untimed=UNTIMED, colors=colors)
     return Section("map", "Map", markup, {"families": list(colors)})

@@ -35,8 +35,8 @@ def pass_table(run: Run) -> dict[str, Any]:
     }
 
 
-OPEN = 3  # passes whose reasons are shown unfolded
-PLACES = 2  # of a reason
+UNFOLDED_PASSES = 3  # passes whose reasons are shown unfolded
+PLACES_SHOWN = 2  # of a reason
 
 
 class Refusing(Struct, frozen=True):
@@ -55,7 +55,7 @@ def missed_section(bundle: RunBundle) -> Section:
     """Return all missed fusions as text; the script hides those outside the selected module."""
     skipping = refusing(bundle.run)
     total = sum(skipped.count for skipped in skipping)
-    markup = rendered("missed", skipping=skipping, open=OPEN, places=places, most=PLACES, total=total)
+    markup = rendered("missed", skipping=skipping, open=UNFOLDED_PASSES, places=places, most=PLACES_SHOWN, total=total)
     skips = [skipped.groups for skipped in skipping]  # in the order of the markup
     modules = list(dict.fromkeys(path for groups in skips for group in groups for path in group.modules))
     at = {path: place for place, path in enumerate(modules)}
@@ -80,7 +80,7 @@ def refusing(run: Run) -> list[Refusing]:
 #
 # Rewrites of one pass with one shape are shown as one, and drawn from one layout with the names of each.
 
-LARGEST = 60  # nodes of a rewrite that is drawn and whose nodes are listed
+MAX_DRAWN_NODES = 60  # nodes of a rewrite that is drawn and whose nodes are listed
 
 
 class State(StrEnum):
@@ -91,7 +91,7 @@ class State(StrEnum):
     MADE = "made"
 
 
-class Part(NamedTuple):
+class DrawnNode(NamedTuple):
     """A node without its name; values are numbered in the order in which the rewrite mentions them, -1 if omitted."""
 
     op_type: str
@@ -107,7 +107,7 @@ class Shape(NamedTuple):
     kind: str
     source: str  # file:line of the pass
     root: int  # the number of the value that was replaced, -1 if no node mentions it
-    parts: tuple[Part, ...]  # the matched nodes, then the new ones
+    parts: tuple[DrawnNode, ...]  # the matched nodes, then the new ones
     counted: tuple[tuple[tuple[str, int], ...], tuple[tuple[str, int], ...]]  # operators before and after
 
 
@@ -115,7 +115,7 @@ class Shaped(Struct, frozen=True):
     """A rewrite, split into its shape and its names."""
 
     shape: Shape
-    nodes: tuple[NodeRef, ...]  # in the order of the shape's parts; empty if there are more than LARGEST
+    nodes: tuple[NodeRef, ...]  # in the order of the shape's parts; empty if there are more than MAX_DRAWN_NODES
     values: tuple[str, ...]  # by number
 
 
@@ -137,16 +137,16 @@ def shaped(events: Sequence[Event], left: Iterable[str]) -> list[Shaped]:
 def _shaped(event: Event, kept: set[str]) -> Shaped:
     before, after = (Counter(node.op_type for node in nodes) for nodes in (event.before, event.after))
     counted = tuple(before.most_common()), tuple(after.most_common())
-    if len(event.before) + len(event.after) > LARGEST:
+    if len(event.before) + len(event.after) > MAX_DRAWN_NODES:
         return Shaped(Shape(event.pass_name, event.kind.value, event.source, -1, (), counted), (), ())
     states = [State.KEPT if node.name in kept else State.GONE for node in event.before]
-    nodes, numbers, parts = (*event.before, *event.after), dict[str, int](), list[Part]()
+    nodes, numbers, parts = (*event.before, *event.after), dict[str, int](), list[DrawnNode]()
     for node, state in zip(nodes, [*states, *[State.MADE] * len(event.after)], strict=True):
         inputs, outputs = (
             tuple(numbers.setdefault(name, len(numbers)) if name else -1 for name in names)
             for names in (node.inputs, node.outputs)
         )
-        parts.append(Part(node.op_type, state, inputs, outputs))
+        parts.append(DrawnNode(node.op_type, state, inputs, outputs))
     root = numbers.get(event.root, -1)
     shape = Shape(event.pass_name, event.kind.value, event.source, root, tuple(parts), counted)
     return Shaped(shape, nodes, tuple(numbers))

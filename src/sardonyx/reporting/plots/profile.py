@@ -18,8 +18,8 @@ from sardonyx.reporting.profile import first_kernels, kinds, ms, part_of, share
 
 WIDTH, LEFT, RIGHT, TOP = 960, 24, 24, 76
 HEADER, ROW, GAP = 28, 22, 26  # of a panel; the height of a bar; between panels
-DEEPEST = 24  # rows
-NARROWEST = 0.4  # width of a bar that is drawn
+MAX_ROWS = 24  # rows
+MIN_BAR_WIDTH = 0.4  # width of a bar that is drawn
 COLUMNS = 4  # of the legend
 _SPAN = WIDTH - LEFT - RIGHT
 _STYLE = """
@@ -58,8 +58,8 @@ def icicle(
     about: str,
     colors: Mapping[str, int] | None = None,
     *,
-    narrowest: float = NARROWEST,
-    deepest: int = DEEPEST,
+    narrowest: float = MIN_BAR_WIDTH,
+    deepest: int = MAX_ROWS,
 ) -> svg.Picture:
     """Return all panels on one scale.
 
@@ -88,7 +88,7 @@ def icicle(
                 if label := _label(module, width):
                     parts.append(svg.text(x + 5, top + 15, label, "label"))
                 body.append(svg.group(color or 0, parts))
-        if (width := panel.rest * scale) >= NARROWEST:  # what belongs to no module, on the right
+        if (width := panel.rest * scale) >= MIN_BAR_WIDTH:  # what belongs to no module, on the right
             x = LEFT + (panel.whole - panel.rest) * scale
             body.append(svg.rect(x, y, width, ROW - 1, "nobody", hover=panel.rest_hover))
         y += ROW * (1 + lowest) + GAP

@@ -38,7 +38,7 @@ def claim(row: Row) -> str:
 
 
 _HEAT_LEFT, _HEAT_ROW, _HEAT_WIDTH = 220, 26, 46
-_LONGEST = 30  # characters of a heading
+_MAX_HEADING = 30  # characters of a heading
 _GOOD, _BAD, _MIDDLING = 0, 1, 2  # blue, amber, teal: distinguishable with colour blindness
 
 
@@ -56,14 +56,14 @@ def field(
 ) -> str:
     """Return a heat map of squares by (row, column)."""
     width = max(_HEAT_LEFT + _HEAT_WIDTH * len(across) + 130, 720)
-    head = 86 + 5 * min(max(map(len, across), default=0), _LONGEST)  # headings are rotated by 45 degrees
+    head = 86 + 5 * min(max(map(len, across), default=0), _MAX_HEADING)  # headings are rotated by 45 degrees
     body: list[str] = []
     for at, name in enumerate(across):
         x = _HEAT_LEFT + (at + 0.6) * _HEAT_WIDTH
-        body.append(svg.text(x, head - 10, name, "soft", turned=-45, longest=_LONGEST))
+        body.append(svg.text(x, head - 10, name, "soft", turned=-45, longest=_MAX_HEADING))
     for line, name in enumerate(down):
         top = head + line * _HEAT_ROW
-        body.append(svg.text(_HEAT_LEFT - 10, top + 18, name, anchor="end", longest=_LONGEST))
+        body.append(svg.text(_HEAT_LEFT - 10, top + 18, name, anchor="end", longest=_MAX_HEADING))
         body.append(svg.line(_HEAT_LEFT, top, _HEAT_LEFT + _HEAT_WIDTH * len(across), top))
         for at, column in enumerate(across):
             if (square := squares.get((name, column))) is not None:

@@ -29,7 +29,7 @@ COLORS = (
     ("#bc7f5c", "#eadaae"),
 )
 LONGEST = 90  # characters of a name
-LETTER = 6.9  # upper bound of the width of a character of a label
+LETTER_WIDTH = 6.9  # upper bound of the width of a character of a label
 
 _HEAD = 64  # height of a picture's title and of the text under it
 
@@ -152,7 +152,7 @@ def at(number: float) -> str:
 
 def breadth(what: str) -> float:
     """Return an upper bound of the width of a label; East Asian wide characters count twice."""
-    return LETTER * sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in what)
+    return LETTER_WIDTH * sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in what)
 
 
 def ticks(low: float, high: float, parts: int = 5) -> list[float]:

@@ -20,10 +20,10 @@ from sardonyx.reporting.formatting import visible
 _GAP = "  "
 _INDENT = "  "
 _NARROW_INDENT = " "  # of a level of a tree in a table that does not fit otherwise
-_READABLE = 24  # columns of the terminal that a shortened cell keeps while the table has columns to leave out
-_NARROWEST = 12  # and if it has none
-_NAME = 48  # columns that the names of the first column keep while the table has columns to leave out
-_HEADING = 8  # columns that the shortened heading of numbers keeps
+_READABLE_COLUMNS = 24  # columns of the terminal that a shortened cell keeps while the table has columns to leave out
+_MIN_COLUMNS = 12  # and if it has none
+_NAME_COLUMNS = 48  # columns that the names of the first column keep while the table has columns to leave out
+_HEADING_WIDTH = 8  # columns that the shortened heading of numbers keeps
 _CODES = {Tone.STRONG: "1", Tone.FAINT: "2", Tone.GOOD: "32", Tone.BAD: "1;31"}
 
 
@@ -121,16 +121,16 @@ def _fitted(table: doc.Table, contents: Sequence[int], width: int | None) -> dic
     def least(place: int, narrowest: int) -> int:
         """Return the least width of a column: numbers are not shortened, and a heading only if the column must stay."""
         if columns[place].right or columns[place].whole:
-            return needed[place] if columns[place].detail else min(needed[place], max(contents[place], _HEADING))
+            return needed[place] if columns[place].detail else min(needed[place], max(contents[place], _HEADING_WIDTH))
         return min(needed[place], narrowest)
 
     for level in sorted({column.detail for column in columns if column.detail}, reverse=True):
-        readable = {place: least(place, _READABLE) for place in needed}
+        readable = {place: least(place, _READABLE_COLUMNS) for place in needed}
         if 0 in readable:
-            readable[0] = max(readable[0], min(needed[0], _NAME))
+            readable[0] = max(readable[0], min(needed[0], _NAME_COLUMNS))
         if _total(readable.values()) > width:
             needed = {place: wide for place, wide in needed.items() if columns[place].detail != level}
-    narrow = {place: least(place, _NARROWEST) for place in needed}
+    narrow = {place: least(place, _MIN_COLUMNS) for place in needed}
     while _total(needed.values()) > width and (wide := [place for place in needed if needed[place] > narrow[place]]):
         needed[max(wide, key=lambda place: (not columns[place].right, place > 0, needed[place]))] -= 1
     return needed
@@ -155,7 +155,7 @@ def _shortened(piece: _Piece, width: int) -> _Piece:
     if piece.width <= width:
         return piece
     body = piece.plain.lstrip(" ")
-    indent = " " * min(len(piece.plain) - len(body), max(0, width - _NARROWEST))
+    indent = " " * min(len(piece.plain) - len(body), max(0, width - _MIN_COLUMNS))
     room = max(1, width - len(indent) - 1)
     head = set_cell_size(body, room // 2)
     tail = set_cell_size(body[::-1], room - room // 2)[::-1]

@@ -259,8 +259,8 @@ def _device_of(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
 # Dynamic dimensions of a recording: tensors with symbolic sizes, and the conversion of torch's sizes to `Size`.
 
 Axes = Mapping[str, Mapping[int, str]]  # input -> axis -> name of the dimension
-_SMALLEST = 2  # torch specializes on sizes 0 and 1: an example of such a size cannot be traced as dynamic
-_REPLACEMENT = 5  # the size that such an example is recorded with
+_MIN_SIZE = 2  # torch specializes on sizes 0 and 1: an example of such a size cannot be traced as dynamic
+_REPLACEMENT_SIZE = 5  # the size that such an example is recorded with
 _OPERATORS: Mapping[str, Callable[[Size, Size], Size]] = {  # by their names in sympy and torch
     "Add": add,
     "Mul": multiply,
@@ -303,7 +303,7 @@ class DynamicDims:
                 f"{dim} is {self.examples[dim]} in one input and {size} in {name}", hint="give them different names"
             )
         if dim not in self._sizes:
-            hint = size if size >= _SMALLEST else _REPLACEMENT
+            hint = size if size >= _MIN_SIZE else _REPLACEMENT_SIZE
             source = ConstantSource(dim)
             created = self.env.create_symbol(hint, source, DimDynamic.DYNAMIC, None)
             self._sizes[dim] = self.env.create_symintnode(created, hint=hint, source=source)
@@ -374,7 +374,7 @@ class DynamicDims:
 #   convolutions follow no known rule and are left out.
 
 _KEY_TILE = 512  # keys in a tile of scores of torch's fused attention on the CPU
-_ALIGNED = 16  # bytes to which cuDNN pads channels
+_ALIGNED_BYTES = 16  # to which cuDNN pads channels
 _MAX_PADDING = 8  # measured: with wider padding no blocks are used
 _MAX_UNROLLED = 20480  # elements of a single image up to which torch unrolls the windows (`use_mkldnn`)
 _MAX_SMALL_WINDOW = 3  # above it torch uses oneDNN for any image (`use_mkldnn`)
@@ -429,7 +429,7 @@ def _tiles(query: Value, key: Value, value: Value) -> Size:
 
 
 def _copies(source: Value, weight: Value, result: Value, groups: int, last: bool) -> Size:
-    block = _ALIGNED // ITEM_BYTES[source.dtype]
+    block = _ALIGNED_BYTES // ITEM_BYTES[source.dtype]
     unaligned = source.dtype == "float32" and source.shape[1] != _padded(source.shape[1], block)
     if groups > 1 or last or unaligned:
         return 0

@@ -25,7 +25,7 @@ from sardonyx.frontend.models import from_module, resolve
 from sardonyx.frontend.module_state import unchanged
 from sardonyx.frontend.running import initialize, probe
 from sardonyx.frontend.sources import Dtype
-from sardonyx.frontend.tracing.adapter import Call
+from sardonyx.frontend.tracing.adapter import ModuleCall
 from sardonyx.frontend.tracing.graph_names import Axes
 from sardonyx.frontend.tracing.prepare import prepared
 from sardonyx.records.analysis import AnalysisSource, AttentionCost, Cache, CachePart, Decomposed, Missing
@@ -89,7 +89,7 @@ def analyze_torch(
             probe = RecordingProbe()
             example = example_for(module, resolved, inputs, kwargs, seed, probe)
             lazy = initialize(module, example.args, example.kwargs)
-            call = Call(module, example.args, example.kwargs)
+            call = ModuleCall(module, example.args, example.kwargs)
             dims = resolve_dynamic(call, dynamic)
         cache = cache_of_module(module, example)
         forms = _Forms(module, example, dims.axes, clock, None if dims.axes else probe.program(example))
@@ -110,7 +110,7 @@ def analyze_torch(
     )
 
 
-def _ports(call: Call, axes: Axes) -> tuple[Port, ...]:
+def _ports(call: ModuleCall, axes: Axes) -> tuple[Port, ...]:
     return tuple(
         Port(
             name,

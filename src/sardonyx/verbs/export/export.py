@@ -31,7 +31,7 @@ from sardonyx.frontend.models import from_module, named_state, resolve
 from sardonyx.frontend.running import HALF_TYPES, initialize, unreached, with_threads
 from sardonyx.frontend.sources import Dtype
 from sardonyx.frontend.tracing import traced
-from sardonyx.frontend.tracing.adapter import Call, Feeds, continued
+from sardonyx.frontend.tracing.adapter import Feeds, ModuleCall, continued
 from sardonyx.frontend.tracing.dynamo import Operation, recorded
 from sardonyx.frontend.tracing.engine import TorchEngine, to_array
 from sardonyx.frontend.tracing.graph_names import Axes, with_lowest_limits
@@ -172,7 +172,7 @@ def export(
                 example = example_for(module, resolved, inputs, kwargs, seed)
                 lazy_notes = initialize(module, example.args, example.kwargs)
                 example = with_past_of(module, example) if options.with_past else example
-            call = Call(module, example.args, example.kwargs)
+            call = ModuleCall(module, example.args, example.kwargs)
             call, state_notes = with_state(call, "fixed" if for_generation else state)
             mode = mode_notes(call, training=resolved.was_training and not training)
             dims = resolve_dynamic(call, "auto" if for_generation else dynamic)
@@ -251,7 +251,7 @@ class _Settings(Struct, frozen=True):
 
 
 def _export(
-    call: Call, examples: Sequence[Feeds], dims: DynamicDims, settings: _Settings
+    call: ModuleCall, examples: Sequence[Feeds], dims: DynamicDims, settings: _Settings
 ) -> tuple[_ExportJob, DynamicDims]:
     """Export a module with as many dynamic dimensions as possible.
 
@@ -289,7 +289,7 @@ def _export(
         raise hinted from error
 
 
-def _trace(call: Call, examples: Sequence[Feeds], settings: _Settings, dims: DynamicDims) -> _ExportJob:
+def _trace(call: ModuleCall, examples: Sequence[Feeds], settings: _Settings, dims: DynamicDims) -> _ExportJob:
     """Export a module with these dynamic dimensions and verify the graph."""
     with settings.clock.phase("export"), gc_pause.paused():
         model, notes = traced.export(call, settings.exporter, dims.axes, settings.opset, settings.style)
@@ -324,7 +324,7 @@ class _ExportJob:
 
     def __init__(
         self,
-        call: Call,
+        call: ModuleCall,
         examples: Sequence[Feeds],
         model: ir.Model,
         settings: _Settings,
@@ -423,7 +423,7 @@ class _ExportJob:
         )
 
     def _compared(
-        self, file: io.LoadedFile | ir.Model, model: ir.Model, call: Call | CallsInARow, tensors: Sequence[Feeds]
+        self, file: io.LoadedFile | ir.Model, model: ir.Model, call: ModuleCall | CallsInARow, tensors: Sequence[Feeds]
     ) -> Verdict:
         """Run a graph and the module's calls, and compare; in float32 if the graph computes in half precision."""
         examples = [{name: to_array(tensor) for name, tensor in feeds.items()} for feeds in tensors]

@@ -16,7 +16,7 @@ from sardonyx.common.atomic_write import check_free
 from sardonyx.errors import UsageError, VerificationFailed
 from sardonyx.frontend.models import state_sha256
 from sardonyx.frontend.tracing import dynamo, traced
-from sardonyx.frontend.tracing.adapter import Call
+from sardonyx.frontend.tracing.adapter import ModuleCall
 from sardonyx.frontend.tracing.graph_names import Axes
 from sardonyx.frontend.tracing.traced import TagStyle
 from sardonyx.ir import io, metadata
@@ -63,7 +63,7 @@ def census_fields(model: ir.Model) -> dict[str, Any]:
     }
 
 
-def example_inputs(call: Call, axes: Axes) -> tuple[ExampleInput, ...]:
+def example_inputs(call: ModuleCall, axes: Axes) -> tuple[ExampleInput, ...]:
     """Return the arguments of a call with their dynamic dimensions."""
     return tuple(
         ExampleInput(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), dict(axes.get(name, {})))

@@ -34,9 +34,9 @@ _INDICES = frozenset({"ArgMax", "TopK"})
 _NORMS = frozenset({"ReduceL2", "Sqrt"})
 _BEFORE_NORMS = frozenset({"Add", "Clip", "Expand", "Max"})  # between a norm and the division by it
 _LONGEST_CHAIN = 8
-_MOST = 1 << 17  # numbers of one output of one sample that are looked at
-_EMBEDDING = 64  # numbers of a row of an embedding, at least
-_STANDS_OUT = 1.5  # the gap between the two largest numbers of a row, relative to that of normally distributed ones
+_MAX_NUMBERS = 1 << 17  # numbers of one output of one sample that are looked at
+_MIN_EMBEDDING_WIDTH = 64  # numbers of a row of an embedding, at least
+_CLEAR_GAP = 1.5  # the gap between the two largest numbers of a row, relative to that of normally distributed ones
 
 
 class Task(Struct, frozen=True):
@@ -56,7 +56,7 @@ def find_task(model: ir.Model, outputs: Iterable[Mapping[str, Array]]) -> Task:
         for name, array in sample.items():
             if array.dtype.kind == "f" and array.ndim and array.shape[-1] > 1 and array.size:
                 kept = array.reshape(-1, array.shape[-1])
-                most = max(1, _MOST // array.shape[-1])
+                most = max(1, _MAX_NUMBERS // array.shape[-1])
                 rows.setdefault(name, []).append(kept[:: -(-len(kept) // most)].astype(np.float32))
     values = {value.name or "": value for value in model.graph.outputs}
     if all((dtype := facts.dtype(value)) is not None and not dtype.is_floating_point() for value in values.values()):
@@ -95,7 +95,7 @@ def _role(value: ir.Value, facts: Facts, rows: Sequence[Array]) -> Role:
         return "classes"
     shape = facts.shape(value)
     width = None if shape is None or len(shape) != 2 else shape[-1]
-    return "embeddings" if isinstance(width, int) and width >= _EMBEDDING else "numbers"
+    return "embeddings" if isinstance(width, int) and width >= _MIN_EMBEDDING_WIDTH else "numbers"
 
 
 def _computed(value: ir.Value, facts: Facts) -> ir.Value:
@@ -152,7 +152,7 @@ def _stand_out(samples: Sequence[Array]) -> bool:
     largest, deviation = np.partition(rows, -2, axis=-1)[:, -2:], rows.std(-1)
     usual = 1 / math.sqrt(2 * math.log(rows.shape[-1]))
     gaps = (largest[:, 1] - largest[:, 0]) / np.where(deviation > 0, deviation, 1)
-    return bool(gaps.size) and float(np.median(gaps)) > _STANDS_OUT * usual
+    return bool(gaps.size) and float(np.median(gaps)) > _CLEAR_GAP * usual
 
 
 Objective = Literal["time", "bytes"]

@@ -42,9 +42,10 @@ Method = Literal["weighted squares", "squares", "extremes", "percentile", "entro
 DEFAULT: Method = "weighted squares"
 
 _BINS = 2048
-_LEVELS = 255  # steps between the numbers of 8-bit integers
-_CLIPPED = 16.0  # how many times errors of clipped numbers count: all have one sign, and data of use reaches further
-_OUTSIDE = 1e-4  # the share of the numbers outside of the interval of percentiles
+_LEVEL_STEPS = 255  # steps between the numbers of 8-bit integers
+# How many times errors of clipped numbers count: all have one sign, and data of use reaches further.
+_CLIPPED_WEIGHT = 16.0
+_OUTSIDE_SHARE = 1e-4  # the share of the numbers outside of the interval of percentiles
 _SMALLEST_SHARE = 1e-12  # of a distribution, so that its logarithm is finite
 _SHRUNK = 2.0 ** (-np.arange(25) / 4)  # the ends of a range that are tried, as shares of the extremes
 
@@ -74,7 +75,7 @@ class Histogram:
         """Return the interval that has all numbers but one of ten thousand, half of these at each end."""
         shares = np.cumsum(self.counts) / max(1, int(self.counts.sum()))
         edges = self.lowest + np.arange(_BINS + 1) * (self.highest - self.lowest) / _BINS
-        first, last = np.searchsorted(shares, (_OUTSIDE / 2, 1 - _OUTSIDE / 2))
+        first, last = np.searchsorted(shares, (_OUTSIDE_SHARE / 2, 1 - _OUTSIDE_SHARE / 2))
         low, high = min(float(edges[first]), 0.0), max(float(edges[min(last + 1, _BINS)]), 0.0)
         return (low, high) if high > low else (self.lowest, self.highest)
 
@@ -101,14 +102,14 @@ class Histogram:
         clipped[-1] += counts[last:].sum()
         if not held.any():
             return np.inf
-        step: Array = np.arange(last - first) * _LEVELS // (last - first)
+        step: Array = np.arange(last - first) * _LEVEL_STEPS // (last - first)
         sums, occupied = np.bincount(step, counts[first:last]), np.bincount(step, held)
         represented = np.where(held, (sums / np.maximum(occupied, 1))[step], 0)
         p, q = clipped / clipped.sum(), represented / represented.sum()
         both = p > 0
         return float((p[both] * np.log(p[both] / np.maximum(q[both], _SMALLEST_SHARE))).sum())
 
-    def least_squares(self, clipped: float = _CLIPPED) -> tuple[float, float]:
+    def least_squares(self, clipped: float = _CLIPPED_WEIGHT) -> tuple[float, float]:
         """Return the interval whose 255 steps represent the numbers with the least squared error.
 
         With step s = (b - a) / 255, numbers inside of [a, b] have the error s² / 12 on average, zeros none, and numbers
@@ -119,7 +120,7 @@ class Histogram:
         below = np.minimum(centers - lows[:, None], 0) ** 2 @ self.counts
         above = np.maximum(centers - highs[:, None], 0) ** 2 @ self.counts
         inside = int(self.counts.sum()) - self.zeros
-        steps = (highs[None, :] - lows[:, None]) / _LEVELS
+        steps = (highs[None, :] - lows[:, None]) / _LEVEL_STEPS
         errors = clipped * (below[:, None] + above[None, :]) + inside * steps**2 / 12
         errors[steps <= 0] = np.inf
         low, high = np.unravel_index(int(errors.argmin()), errors.shape)
@@ -136,8 +137,8 @@ METHODS: Mapping[Method, Callable[[Histogram], tuple[float, float]]] = {
 
 
 _GROUP_BYTES = 1 << 26  # of the values that one run returns; a larger value is a group of its own
-_MUCH_LESS = 0.95  # of the loss of the default
-_NARROWEST = 2.0**-100  # of a range; steps, and their products with those of weights, are float32 numbers
+_CLEARLY_LESS_SHARE = 0.95  # of the loss of the default
+_MIN_RANGE = 2.0**-100  # of a range; steps, and their products with those of weights, are float32 numbers
 
 
 class Range(Struct, frozen=True):
@@ -188,7 +189,7 @@ class Calibration(Struct, frozen=True):
     def chosen(self, losses: dict[Method, float]) -> Calibration:
         """Return the same with the method that loses least; the default, if it loses hardly more."""
         best = min(losses, key=lambda method: losses[method]) if losses else DEFAULT
-        is_better = DEFAULT not in losses or losses[best] < _MUCH_LESS * losses[DEFAULT]
+        is_better = DEFAULT not in losses or losses[best] < _CLEARLY_LESS_SHARE * losses[DEFAULT]
         return replace(self, method=best if is_better else DEFAULT, losses=losses)
 
     @property
@@ -287,7 +288,7 @@ def _extremes(
             one, sizes[name] = found[name], max(sizes[name], 4 * int(size))
             if size > 0:
                 one.lowest, one.highest = min(one.lowest, float(low)), max(one.highest, float(high))
-    usable = {name: one for name, one in found.items() if _NARROWEST < one.highest - one.lowest < math.inf}
+    usable = {name: one for name, one in found.items() if _MIN_RANGE < one.highest - one.lowest < math.inf}
     return usable, {name: sizes[name] for name in usable}
 
 

@@ -29,8 +29,8 @@ from sardonyx.verbs.quantize.loss import size_of_loss
 from sardonyx.verbs.quantize.precisions import Assignment, NothingQuantized, Plan, Precision
 from sardonyx.verbs.quantize.recipe import Selection, Simulated
 from sardonyx.verbs.quantize.sensitivity import (
-    BRIEF,
-    PATIENT,
+    BRIEF_SECONDS,
+    PATIENT_SECONDS,
     SECONDS,
     Group,
     Option,
@@ -46,14 +46,16 @@ _STATIC: Precision = "int8-static"
 _ALL = "all "  # before the precision of a uniform model
 _MOST_SINGLES = 96  # models with one quantized group
 _FEWEST_GROUPS = 4  # even if that takes more models
-_FEW = 4  # samples for one quantized group: its loss orders the search, and is not compared with the budget
+# Samples for one quantized group: its loss orders the search, and is not compared with the budget.
+_SENSITIVITY_SAMPLES = 4
 _MOST_POINTS = 8  # whole models of the front whose loss is measured
-_TIMED = 3  # whole models that may be the result and are timed at once
-_HOPELESS = 2.0  # of the source's time: a precision that is slower by so much for all modules is timed for none alone
-_NOT_SLOWER = 1.02  # of the source's time: what a result that is only smaller may take
+_MAX_TIMED_MODELS = 3  # whole models that may be the result and are timed at once
+# Of the source's time: a precision that is slower by so much for all modules is timed for none alone.
+_HOPELESS_TIME = 2.0
+_MAX_TIME_IF_SMALLER = 1.02  # of the source's time: what a result that is only smaller may take
 _BITS: Mapping[Precision, float] = {"int4": 5, "fp16": 16, "bf16": 16}  # of an element with its scale; 8 for others
-_AS_GOOD = 1.1  # of a loss or of bytes: what counts as about the same
-_FASTER, _SMALLER = 0.95, 0.9  # a result takes at most so much of the source's time, or of its bytes
+_ABOUT_EQUAL_FACTOR = 1.1  # of a loss or of bytes: what counts as about the same
+_FASTER_SHARE, _SMALLER_SHARE = 0.95, 0.9  # a result takes at most so much of the source's time, or of its bytes
 _BYTES_SHARE = 0.05  # of the time: what all bytes of the source are worth if time is the objective
 
 _Key = tuple[int, Precision]  # a group, or a class of shapes
@@ -201,7 +203,9 @@ class Chooser:
         """Leave out the scales of rows if the loss stays within the budget, or as it is: this always saves time."""
         rows = next((point for point in self._points if point.uniform == "int8"), None)
         if rows is not None and not self._by_bytes:
-            self._replaced(rows, lambda one: self._is_within(one) or one.loss <= _AS_GOOD * rows.loss, by_rows=False)
+            self._replaced(
+                rows, lambda one: self._is_within(one) or one.loss <= _ABOUT_EQUAL_FACTOR * rows.loss, by_rows=False
+            )
 
     def _with_one_scale(self, best: _Point) -> _Point:
         """Return the best model with one scale for each weight of `int8`, if it is within the budget and faster."""
@@ -209,13 +213,13 @@ class Chooser:
         def is_better(one: _Point) -> bool:
             if one.trial.bytes >= best.trial.bytes or not self._is_within(one):
                 return False  # it has no products of int8, or loses too much
-            times = self._trials.compared({"one scale": one.model}, PATIENT, best.model)
+            times = self._trials.compared({"one scale": one.model}, PATIENT_SECONDS, best.model)
             return times["one scale"].finding is Finding.FASTER
 
         if self._by_bytes or "int8" not in best.precisions:
             return best
         found = self._replaced(best, is_better, by_columns=False)
-        self._time([found] if found.time is None else [], PATIENT)
+        self._time([found] if found.time is None else [], PATIENT_SECONDS)
         return found
 
     def _replaced(self, old: _Point, is_better: Callable[[_Point], bool], **scales: bool) -> _Point:
@@ -240,11 +244,11 @@ class Chooser:
 
         So is float16 if it is not faster: integers are smaller, and CPUs without arithmetic in it are slower.
         """
-        self._time([point for point in self._points if not self._is_stored(point.uniform)], BRIEF)
+        self._time([point for point in self._points if not self._is_stored(point.uniform)], BRIEF_SECONDS)
         for point in self._points:
             precision, time = point.uniform, point.time
             is_slower = time is not None and time.finding is not Finding.FASTER
-            if time is not None and (time.ratio > _HOPELESS or (precision == _HALF and is_slower)):
+            if time is not None and (time.ratio > _HOPELESS_TIME or (precision == _HALF and is_slower)):
                 for number, each in itertools.product(range(len(self._groups)), self._precisions):
                     if each == precision:
                         self._failures.setdefault((number, each), "slower")
@@ -281,7 +285,7 @@ class Chooser:
                 models[label] = self._trials.job.quantized(plan)[0].model
             except NothingQuantized:  # float16 saves no casts
                 self._failures |= {(number, precision): "no such form" for number in numbers}
-        for label, comparison in self._trials.compared(models, BRIEF).items():
+        for label, comparison in self._trials.compared(models, BRIEF_SECONDS).items():
             self._times[of_label[label]] = comparison
 
     def _saved(self, group: int, precision: Precision) -> float | None:
@@ -352,7 +356,7 @@ class Chooser:
             self._clock.tell(told, at / len(wanted))
             plan = self._trials.plan({precision: (self._groups[number],)})
             try:
-                self._singles[number, precision] = self._trials.measured(plan, _FEW)[0]
+                self._singles[number, precision] = self._trials.measured(plan, _SENSITIVITY_SAMPLES)[0]
             except VerificationFailed:
                 self._failures[number, precision] = "NaN or infinities"
             except NothingQuantized:
@@ -413,10 +417,10 @@ class Chooser:
         hopeful = [point for point in self._points if self._is_within(point)]
         hopeful = [point for point in hopeful if self._by_bytes or self._expected_time(point) < 1]
         # Some seem to be faster by a margin, and other processes leave them within the noise.
-        for batch in self._timed(hopeful, self._cost, lambda point, time: time.ratio <= _FASTER):
+        for batch in self._timed(hopeful, self._cost, lambda point, time: time.ratio <= _FASTER_SHARE):
             for point in sorted(batch, key=self._cost):
                 time = point.time
-                is_fast = time is not None and time.finding is Finding.FASTER and time.ratio <= _FASTER
+                is_fast = time is not None and time.finding is Finding.FASTER and time.ratio <= _FASTER_SHARE
                 if self._is_within(point) and (is_fast or (self._by_bytes and self._is_small(point))):
                     return point
         return None
@@ -426,7 +430,7 @@ class Chooser:
         small = [point for point in self._points if self._is_small(point) and self._is_within(point)]
         for batch in self._timed(small, lambda point: point.trial.bytes, lambda point, _: self._is_slow(point)):
             usable = [point for point in batch if not self._is_slow(point) and self._is_within(point)]
-            near = [point for point in usable if point.trial.bytes <= _AS_GOOD * usable[0].trial.bytes]
+            near = [point for point in usable if point.trial.bytes <= _ABOUT_EQUAL_FACTOR * usable[0].trial.bytes]
             if near:
                 return min(near, key=lambda point: point.loss)
         return None
@@ -439,12 +443,12 @@ class Chooser:
     ) -> Iterator[list[_Point]]:
         """Yield points by their cost, a few at a time, timed; for longer if it is unclear and matters."""
         points.sort(key=cost)
-        for first in range(0, len(points), _TIMED):
-            batch = points[first : first + _TIMED]
+        for first in range(0, len(points), _MAX_TIMED_MODELS):
+            batch = points[first : first + _MAX_TIMED_MODELS]
             self._time([point for point in batch if point.time is None])
             unclear = [(point, point.time) for point in batch if point.time is not None]
             unclear = [(point, time) for point, time in unclear if time.finding is Finding.SAME]
-            self._time([point for point, time in unclear if matters(point, time)], PATIENT)
+            self._time([point for point, time in unclear if matters(point, time)], PATIENT_SECONDS)
             yield batch
 
     def _is_slow(self, point: _Point) -> bool:
@@ -452,11 +456,11 @@ class Chooser:
         if point.time is None or point.time.finding is Finding.SLOWER:
             return point.time is not None
         only_stored = all(each is None or self._is_stored(each) for each in point.precisions)
-        return point.time.ratio > _NOT_SLOWER and not only_stored
+        return point.time.ratio > _MAX_TIME_IF_SMALLER and not only_stored
 
     def _is_small(self, point: _Point) -> bool:
         """Return whether a model is smaller than the source by a margin."""
-        return point.trial.bytes <= _SMALLER * self._source_bytes
+        return point.trial.bytes <= _SMALLER_SHARE * self._source_bytes
 
     def _nearest(self) -> tuple[_Point, GateNotMet]:
         """Return the point that is nearest to the budget, and the error that says why it is not written.
@@ -470,7 +474,7 @@ class Chooser:
         if within:
             best = min(within, key=self._cost)
             self._time([best] if best.time is None else [])
-            gains = f"faster by {1 - _FASTER:.0%} or smaller by {1 - _SMALLER:.0%}"
+            gains = f"faster by {1 - _FASTER_SHARE:.0%} or smaller by {1 - _SMALLER_SHARE:.0%}"
             why = f"nothing within the budget {wanted} is {gains}; nearest: {self._described(best)}"
             return best, GateNotMet(why, hint="nothing was written")
         nearest = min(self._points, key=lambda point: self._budget.excess(self._measures(point)))

@@ -25,9 +25,9 @@ from sardonyx.verbs.quantize.recipe import Product, Recipe, largest_of_rows, wit
 from sardonyx.verbs.quantize.weight_only import QuantizeEmbeddings, QuantizeFilters
 from sardonyx.verbs.quantize.weights import Matrix
 
-_OUTLIER = 10  # the mean square of an element that is smoothed, relative to that of all
+_OUTLIER_RATIO = 10  # the mean square of an element that is smoothed, relative to that of all
 _CLEAR_GAIN = 0.6  # of the expected squared error, which is an estimate
-_POWERS = (0.0, 0.25, 0.5, 0.75)
+_SMOOTHING_POWERS = (0.0, 0.25, 0.5, 0.75)
 _USUAL_PEAK, _ROW_PEAK = 10.0, 4.0  # squares of the largest element of a row, by the mean square of all and of one
 _ACTIVATION_STEPS, _WEIGHT_STEPS = 255 / 2, 127  # of the largest magnitude
 
@@ -37,7 +37,7 @@ def smoothing(matrix: Matrix) -> Array | None:
     if matrix.moments is None:
         return None
     squares = matrix.moments.array().diagonal().astype(np.float64)
-    if squares.max() < _OUTLIER * squares.mean():
+    if squares.max() < _OUTLIER_RATIO * squares.mean():
         return None
     largest, sums = np.zeros(matrix.rows, np.float32), np.zeros(matrix.rows)
     for rows, _, values in matrix.pieces():
@@ -46,7 +46,7 @@ def smoothing(matrix: Matrix) -> Array | None:
     usable = (largest > 0) & (squares > 0)
     ratios = np.sqrt(np.where(usable, squares, 1)) / np.where(usable, largest, 1)
     ratios = np.maximum(ratios / np.median(ratios), 1)  # elements that are rarely large are not made larger
-    tried = [(ratios**power).astype(np.float32) for power in _POWERS]
+    tried = [(ratios**power).astype(np.float32) for power in _SMOOTHING_POWERS]
     columns = np.zeros((len(tried), matrix.columns), np.float32)
     for rows, part, values in matrix.pieces():
         for factors, found in zip(tried, columns, strict=True):

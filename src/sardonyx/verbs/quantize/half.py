@@ -23,10 +23,10 @@ from sardonyx.runtime import Feeds
 from sardonyx.verbs.quantize.calibration import Ranges, measure_ranges
 from sardonyx.verbs.quantize.half_bounds import MASK, Bounds, find_masks, replaced
 from sardonyx.verbs.quantize.half_placement import PRODUCTS, Conversion, Flaws, place, summed_terms
-from sardonyx.verbs.quantize.recipe import SMALLEST, Quantizer, Selection, in_place_of
+from sardonyx.verbs.quantize.recipe import MIN_ELEMENTS, Quantizer, Selection, in_place_of
 from sardonyx.verbs.quantize.weights import DerivedTensor, lazy
 
-_BLOCK = 1 << 20  # elements that are rounded at a time
+_BLOCK_ELEMENTS = 1 << 20  # elements that are rounded at a time
 
 
 def nearest_half(values: Array, least: float | None = None) -> Array:
@@ -36,8 +36,8 @@ def nearest_half(values: Array, least: float | None = None) -> Array:
     """
     result = np.array(values, np.float32)
     flat = result.reshape(-1)
-    for start in range(0, flat.size, _BLOCK):
-        block = flat[start : start + _BLOCK]
+    for start in range(0, flat.size, _BLOCK_ELEMENTS):
+        block = flat[start : start + _BLOCK_ELEMENTS]
         finite = np.isfinite(block)
         exact = np.where(finite, block, 0).astype(np.float64)
         if least is not None:
@@ -76,8 +76,8 @@ def check_stored(
 
 HALF_OPSET = 9  # the first with what measures the ranges
 _ROUNDINGS = 8  # of a result, relative to its scale; kernels have up to 4
-_UNKNOWN = 1024  # terms of a sum along a dynamic dimension
-_MOST = 0.2  # relative error of a result
+_UNKNOWN_TERMS = 1024  # terms of a sum along a dynamic dimension
+_MAX_RELATIVE_ERROR = 0.2  # relative error of a result
 _ATTENTION = 64  # of attention: rounded scores pass through an exponential
 _SUMS = frozenset({"Add", "Sub"})
 _GATED = GELUS | {"HardSwish", "Mish", "Swish"}
@@ -203,8 +203,10 @@ def _rounded(tensor: ir.TensorProtocol, is_mask: bool) -> Array:
 def _rounding(node: ir.Node, graph: Facts) -> float:
     """Return the relative error of a result in float16: kernels may add in float16, and equal errors add up."""
     terms = summed_terms(node, graph)
-    roundings = _ATTENTION if attention_operands(node) else _ROUNDINGS + (_UNKNOWN if terms is None else terms) / 4
-    return min(roundings * FORMATS[_D.FLOAT16].roundoff, _MOST)
+    roundings = (
+        _ATTENTION if attention_operands(node) else _ROUNDINGS + (_UNKNOWN_TERMS if terms is None else terms) / 4
+    )
+    return min(roundings * FORMATS[_D.FLOAT16].roundoff, _MAX_RELATIVE_ERROR)
 
 
 def _scale(node: ir.Node, inputs: Sequence[ir.Value | None], op: Builder) -> ir.Value | None:
@@ -254,7 +256,7 @@ def measure_half_ranges(graph: Facts, trials: Iterable[Feeds], threads: int | No
     return measure_ranges(graph, trials, threads)
 
 
-_OPSET = 13  # the first whose Cast knows bfloat16
+_BFLOAT16_OPSET = 13  # the first whose Cast knows bfloat16
 
 
 class StoreInBfloat16(Quantizer, ModelPass):
@@ -282,8 +284,8 @@ class StoreInBfloat16(Quantizer, ModelPass):
             found = [index for index, value in enumerate(node.inputs) if _is_weight(value, graph)]
             if not found or has_bodies(node) or not self._selection.includes(node):
                 continue
-            if graph.opset(node) < _OPSET:
-                yield Refused(f"bfloat16 needs opset {_OPSET}", (node,))
+            if graph.opset(node) < _BFLOAT16_OPSET:
+                yield Refused(f"bfloat16 needs opset {_BFLOAT16_OPSET}", (node,))
             else:
                 yield Proposal(Match((node,)), functools.partial(self._convert, node, found, graph))
 
@@ -323,7 +325,7 @@ def _is_weight(value: ir.Value | None, graph: Facts) -> bool:
     tensor = graph.tensor(value)
     if tensor is None or isinstance(tensor, DerivedTensor):
         return False
-    return tensor.dtype is _D.FLOAT and tensor.size >= SMALLEST
+    return tensor.dtype is _D.FLOAT and tensor.size >= MIN_ELEMENTS
 
 
 def _rounded_to_bfloat16(tensor: ir.TensorProtocol) -> Array:

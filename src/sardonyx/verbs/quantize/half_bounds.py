@@ -27,8 +27,8 @@ from sardonyx.ir.storage import Array
 from sardonyx.verbs.quantize.calibration import Ranges
 
 MASK = -30000.0
-_FROM = -16384.0  # constants below this are replaced
-_LARGEST = 1 << 24  # bytes of a constant that is read
+_REPLACED_BELOW = -16384.0  # constants below this are replaced
+_MAX_BYTES = 1 << 24  # of a constant that is read
 _FIRST = MOVES_DATA | {"Cast", "Sub"}  # pass on their first operand
 _ALL = frozenset({"Add", "Concat", "Max", "Mul"})
 
@@ -83,10 +83,10 @@ def replaced(array: Array) -> Array:
 
 def _is_low(value: ir.Value, graph: Facts) -> bool:
     tensor = graph.tensor(value)
-    if tensor is None or tensor.dtype is not ir.DataType.FLOAT or tensor.nbytes > _LARGEST or not tensor.size:
+    if tensor is None or tensor.dtype is not ir.DataType.FLOAT or tensor.nbytes > _MAX_BYTES or not tensor.size:
         return False
     array = tensor.numpy()
-    return bool(((array < _FROM) & np.isfinite(array)).any())
+    return bool(((array < _REPLACED_BELOW) & np.isfinite(array)).any())
 
 
 def _passes_on(node: ir.Node, indices: set[int]) -> bool:

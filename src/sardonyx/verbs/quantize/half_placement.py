@@ -39,7 +39,7 @@ from sardonyx.ir.scopes import has_bodies, is_constant, operand, operator
 from sardonyx.ir.support import HALF_ERF, HALF_SUMS, KERNELS, OLD_HALF_POOL
 from sardonyx.verbs.quantize.calibration import Ranges
 from sardonyx.verbs.quantize.half_bounds import MOST, Bounds, Masks
-from sardonyx.verbs.quantize.recipe import SMALLEST, Selection
+from sardonyx.verbs.quantize.recipe import MIN_ELEMENTS, Selection
 from sardonyx.verbs.quantize.weights import DerivedTensor
 
 _NO_TENSORS = MAKES_SEQUENCE | OPTIONALS
@@ -101,7 +101,7 @@ _SENSITIVE = (
 )
 _ANGLES = TRIGONOMETRIC - {"Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh"}
 _BEFORE_ANGLES = MOVES_DATA | ARITHMETIC | {"Cast", "Concat", "Einsum", "MatMul"}
-_MOST_TERMS = 64  # of an average: sums of more are off by several units in the last place
+_MAX_TERMS = 64  # of an average: sums of more are off by several units in the last place
 _SWEEPS = 8  # over all nodes, to save casts
 AMONG_SINGLE = "fewer casts are needed if it stays in float32"
 OVERFLOW = "its numbers reach"
@@ -160,7 +160,7 @@ def _sensitive(node: ir.Node, graph: Facts, ranges: Ranges, angles: set[ir.Node]
     for behavior in (OLD_HALF_POOL, HALF_ERF):
         if behavior.concerns(name, opset=graph.opset(node)):
             return behavior.fact
-    if HALF_SUMS.concerns(name) and (summed_terms(node, graph) or _MOST_TERMS + 1) > _MOST_TERMS:
+    if HALF_SUMS.concerns(name) and (summed_terms(node, graph) or _MAX_TERMS + 1) > _MAX_TERMS:
         return HALF_SUMS.fact
     if name == "Div" and graph.tensor(operand(node, 1)) is None:
         return "its divisor may become 0 in float16"
@@ -210,7 +210,7 @@ def _before_angles(graph: Facts) -> set[ir.Node]:
 
 def _is_large(value: ir.Value | None, graph: Facts) -> bool:
     tensor = graph.tensor(value)
-    return tensor is not None and tensor.size >= SMALLEST
+    return tensor is not None and tensor.size >= MIN_ELEMENTS
 
 
 def _flaw(tensor: ir.TensorProtocol) -> str | None:

@@ -122,15 +122,15 @@ class Answers:
 
 RESAMPLES = 1000
 LEVEL = 0.95
-_NARROW = 10  # numbers of a row below which the rows of a sample share a deviation
-_SUMS = 7  # numbers of one output of one sample: see `_sums`
+_MIN_ROW_NUMBERS = 10  # numbers of a row below which the rows of a sample share a deviation
+_SUMS_PER_OUTPUT = 7  # numbers of one output of one sample: see `_sums`
 
 
 class Measured(Struct, frozen=True, eq=False):
     """What was measured on every sample."""
 
     names: tuple[str, ...]  # of the outputs that are compared
-    sums: Array  # samples × outputs × `_SUMS`
+    sums: Array  # samples × outputs × `_SUMS_PER_OUTPUT`
     source_metric: tuple[float, ...]  # by sample; empty without a metric
     result_metric: tuple[float, ...]
     runtime: str
@@ -231,13 +231,13 @@ def measure(result: Subject, answers: Answers, threads: int | None, most: int | 
             if answers.metric is not None:
                 scored.append(answers.metric(outputs, sample, label))
         runtime = engine.name
-    blank = [0.0] * _SUMS
+    blank = [0.0] * _SUMS_PER_OUTPUT
     known = dict.fromkeys(name for row in rows for name in row)
     names = [name for name in known if any(row.get(name, blank)[1] or row.get(name, blank)[5] for row in rows)]
     table = np.array([[row.get(name, blank) for name in names] for row in rows], np.float64)
     return Measured(
         tuple(names),
-        table.reshape(len(rows), len(names), _SUMS),
+        table.reshape(len(rows), len(names), _SUMS_PER_OUTPUT),
         tuple(answers.scored[: len(rows)]),
         tuple(scored),
         runtime,
@@ -272,7 +272,7 @@ def _expected_changes(source: Array, result: Array) -> float:
     finite = np.isfinite(source) & np.isfinite(result)
     error = np.subtract(result, source, where=finite, out=np.zeros_like(source))
     variance = error.var(-1, ddof=1)
-    if source.shape[-1] < _NARROW:  # a few numbers of one row say little about their deviation
+    if source.shape[-1] < _MIN_ROW_NUMBERS:  # a few numbers of one row say little about their deviation
         variance = np.full_like(variance, variance.mean())
     deviation = np.sqrt(variance)
     largest = np.partition(np.where(finite, source, -np.inf), -2, axis=-1)[..., -2:]

@@ -45,8 +45,8 @@ from sardonyx.verbs.quantize.weight_only import (
 from sardonyx.verbs.quantize.weights import DerivedTensor
 from sardonyx.verification.subject import Subject
 
-_MERGED = 16  # products of one activation that are considered
-COMPARED = 16  # samples on which methods for static ranges are compared
+_MAX_MERGED_PRODUCTS = 16  # products of one activation that are considered
+COMPARED_SAMPLES = 16  # samples on which methods for static ranges are compared
 
 
 class MergeProducts(NodePass):
@@ -68,7 +68,7 @@ class MergeProducts(NodePass):
     def match(self, node: ir.Node, graph: Facts) -> Match | None:
         """Match all products of the activation of a product."""
         source = operand(node, 0)
-        if source is None or self._weight(node, graph) is None or len(source.uses()) > _MERGED:
+        if source is None or self._weight(node, graph) is None or len(source.uses()) > _MAX_MERGED_PRODUCTS:
             return None
         readers = dict.fromkeys(use.node for use in source.uses() if use.idx == 0 and use.node.graph is node.graph)
         products = [reader for reader in readers if self._weight(reader, graph) is not None]
@@ -206,7 +206,7 @@ class Job:
             self.recipes = replace(recipes, calibration=replace(calibration, method=method))
             try:
                 candidate, _ = self.quantized((Assignment("int8-static", selection),))
-                scores = measure(Subject(candidate.model), answers, threads, COMPARED).scores(seed)
+                scores = measure(Subject(candidate.model), answers, threads, COMPARED_SAMPLES).scores(seed)
             except NothingQuantized:
                 break
             except VerificationFailed:

@@ -30,7 +30,7 @@ from sardonyx.verification.subject import Subject
 
 _EPS = 2.0**-23
 _DIFFERENCE = "sardonyx_difference_"  # how the names of additional outputs begin
-_KINDS = 8  # of numbers that are compared for a product, at most
+_MAX_KINDS = 8  # of numbers that are compared for a product, at most
 _GROUP_BYTES = 1 << 28  # of the weights of simulations that are run together
 _ROUNDINGS = 64.0  # eps for each square root of the number of terms
 _IN_INTEGERS = (QuantizeDynamically.name, QuantizeConvolutions.name, QuantizeLstm.name, QuantizeStatically.name)
@@ -122,7 +122,7 @@ def _part(model: ir.Model, group: Sequence[int]) -> ir.Model:
     Its own outputs stay (`support.ATTENTION_CACHE`).
     """
     part = model.clone()
-    wanted = {_output(number, kind) for number in group for kind in range(_KINDS)}
+    wanted = {_output(number, kind) for number in group for kind in range(_MAX_KINDS)}
     part.graph.outputs[:] = [
         output
         for output in part.graph.outputs
@@ -153,7 +153,7 @@ def _run(
             results = engine.run(feeds)
             for product, comparison, first in zip(products, found, outputs, strict=True):
                 if not optimize or (product.is_fusible and comparison.error is not None):
-                    numbers = [float(np.asarray(value)) for value in results[first : first + _KINDS]]
+                    numbers = [float(np.asarray(value)) for value in results[first : first + _MAX_KINDS]]
                     rounded = [(numbers[2 + 2 * k], numbers[3 + 2 * k]) for k in range(len(product.rounded))]
                     comparison.add(allowed_error(product), numbers[0], numbers[1], rounded)
         name = engine.name

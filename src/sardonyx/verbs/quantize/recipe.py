@@ -22,7 +22,7 @@ from sardonyx.records.provenance import lineage, module_of
 from sardonyx.verbs.quantize.scales import Moments
 from sardonyx.verbs.quantize.weights import DerivedTensor, Matrix
 
-SMALLEST = 1024  # elements below which scales and additional nodes cost more than the weight
+MIN_ELEMENTS = 1024  # elements below which scales and additional nodes cost more than the weight
 _TINY = 2.0**-100
 _AXES_AS_INPUT = 18  # the opset since which the axes of ReduceMax are an input
 _NOT_SPLIT = ("FusedGemm", "Attention")  # operators of ONNX Runtime with more in them than a product
@@ -33,7 +33,7 @@ STORED_TWICE = "other nodes read its weight in float32: it would be stored twice
 _FACTORS = ("alpha", "beta")
 _TRANSPOSES = ("transA", "transBatchA", "transBatchB")
 _NAME = "sardonyx_name_in_source"
-NARROWEST = 8  # columns or rows; with fewer, the scales are as large as the weight
+MIN_COLUMNS = 8  # columns or rows; with fewer, the scales are as large as the weight
 
 
 class Selection(Struct, frozen=True):
@@ -174,7 +174,7 @@ class Recipe(Quantizer, NodePass):
         elif tensor.dtype is not ir.DataType.FLOAT:
             reason = f"its weight is {tensor.dtype.name.lower()} and not float"
         elif not is_large(tensor):
-            reason = f"its weight has fewer than {SMALLEST} elements or {NARROWEST} columns"
+            reason = f"its weight has fewer than {MIN_ELEMENTS} elements or {MIN_COLUMNS} columns"
         elif reads_in_float32(found.weight, self._selection):
             reason = STORED_TWICE
         views = frozenset(found.nodes[:-1])  # a transpose of the weight may belong to any of its readers
@@ -265,7 +265,7 @@ def _name_in_source(value: ir.Value) -> str:
 
 def is_large(tensor: ir.TensorProtocol) -> bool:
     """Return whether a weight is large enough for its integers to be smaller."""
-    return tensor.size >= SMALLEST and min(tensor.shape.numpy()) >= NARROWEST
+    return tensor.size >= MIN_ELEMENTS and min(tensor.shape.numpy()) >= MIN_COLUMNS
 
 
 def matrix_product(node: ir.Node, graph: Facts) -> Product | Refused | None:

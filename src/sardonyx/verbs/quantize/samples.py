@@ -20,11 +20,11 @@ from sardonyx.runtime import Value
 
 Sample: TypeAlias = "Mapping[str, Value]"
 Data: TypeAlias = "str | os.PathLike[str] | Sample | Sequence[str | os.PathLike[str] | Sample] | Iterable[Sample]"
-MOST = 1024  # samples that are used
-FEWEST = 3  # below which every part is all of them
+MAX_SAMPLES = 1024  # samples that are used
+MIN_DIVIDED_SAMPLES = 3  # below which every part is all of them
 _FEWEST_PAIRS = 6  # from which every part has two samples, and so a margin
-WEAK = 20  # judged samples below which the interval of the loss is not reliable
-_CHOOSE, _CALIBRATE = 32, 128  # samples at most
+MIN_JUDGED_SAMPLES = 20  # judged samples below which the interval of the loss is not reliable
+_MAX_CHOICE_SAMPLES, _MAX_CALIBRATION_SAMPLES = 32, 128  # samples at most
 _FORMS = "an .npz file, a folder of them, or FILE.py:FUNCTION that yields arrays by name"
 
 
@@ -39,7 +39,7 @@ class Samples:
         elif isinstance(data, Mapping):
             self._items.append(cast("Sample", data))
         elif isinstance(data, Sequence):
-            for item in data[:MOST]:
+            for item in data[:MAX_SAMPLES]:
                 self._add(item)
         else:
             self._store(data)
@@ -83,7 +83,7 @@ class Samples:
             path = Path(self._folder.name) / f"{len(self._items):06d}.npz"
             np.savez(path, **{name: np.asarray(value) for name, value in sample.items()})  # pyright: ignore[reportArgumentType]
             self._items.append(path)
-            if len(self._items) >= MOST:
+            if len(self._items) >= MAX_SAMPLES:
                 break
 
 
@@ -201,9 +201,9 @@ class Parts(Struct, frozen=True):
         if kind != "data":
             weak = "measured on generated inputs, which say little about a trained model"
         elif self.shared:
-            weak = f"judged on the {samples} that the choice was made with: give at least {FEWEST}"
-        elif count < WEAK:
-            weak = f"judged on {samples}; the interval needs about {WEAK}"
+            weak = f"judged on the {samples} that the choice was made with: give at least {MIN_DIVIDED_SAMPLES}"
+        elif count < MIN_JUDGED_SAMPLES:
+            weak = f"judged on {samples}; the interval needs about {MIN_JUDGED_SAMPLES}"
         return DataParts(kind, len(self.calibrate), len(self.choose), count, shared=self.shared, weak=weak)
 
 
@@ -215,9 +215,9 @@ def divide(count: int, seed: int, *, calibrate: bool, choose: bool) -> Parts:
     numbers = tuple(int(number) for number in np.random.default_rng(seed).permutation(count))
     if not calibrate and not choose:
         return Parts((), (), numbers)
-    if count < FEWEST:
+    if count < MIN_DIVIDED_SAMPLES:
         return Parts(numbers if calibrate else (), numbers if choose else (), numbers)
     quarter = max(2 if count >= _FEWEST_PAIRS else 1, count // 4)
-    first = min(quarter if choose else count // 2, _CALIBRATE) if calibrate else 0
-    second = first + (min(quarter, _CHOOSE) if choose else 0)
+    first = min(quarter if choose else count // 2, _MAX_CALIBRATION_SAMPLES) if calibrate else 0
+    second = first + (min(quarter, _MAX_CHOICE_SAMPLES) if choose else 0)
     return Parts(numbers[:first], numbers[first:second], numbers[second:])

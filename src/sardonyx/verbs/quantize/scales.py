@@ -92,7 +92,7 @@ def _sum(a: Array, b: Array, weights: Array | None) -> Array:
     return np.einsum("kic,kic->kc", a, b) if weights is None else np.einsum("kic,kic,ki->kc", a, b, weights)
 
 
-_ROWS = 32  # that are rounded before their errors are carried to the others
+_ROWS_AT_ONCE = 32  # that are rounded before their errors are carried to the others
 _DAMPING = 0.01  # of the mean square, added to that of every input, so that few samples do not decide everything
 
 
@@ -191,8 +191,8 @@ def _in_order(values: Array, root: Array, bits: int, size: int, *, is_symmetric:
             expected = expected + np.linalg.solve(corner.T, root[:start, start:stop].T @ errors[:start])
         squares = np.square(corner.diagonal())[None]
         scale, zero = (each[0] for each in best_scales(expected[None], bits, squares, is_symmetric=is_symmetric))
-        for top in range(start, stop, _ROWS):
-            part = slice(top, min(top + _ROWS, stop))
+        for top in range(start, stop, _ROWS_AT_ONCE):
+            part = slice(top, min(top + _ROWS_AT_ONCE, stop))
             integers[part], added = _round_rows(values, errors, root, part, scale, zero, most)
             cost += added
         integers[stop : start + size] = zero

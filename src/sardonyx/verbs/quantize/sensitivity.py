@@ -177,9 +177,9 @@ def pareto(points: Sequence[tuple[float, float]]) -> list[bool]:
 
 
 SECONDS = 3.0  # of the turns of one measurement; fewer if the result is clear
-PATIENT = 15.0  # the same if a model seems to be faster, and it is not clear
-BRIEF = 0.8  # the same for models that are not results
-_TOGETHER = 1 << 30  # bytes of constants of the source for each of the models that are timed at once
+PATIENT_SECONDS = 15.0  # the same if a model seems to be faster, and it is not clear
+BRIEF_SECONDS = 0.8  # the same for models that are not results
+_TIMED_TOGETHER_BYTES = 1 << 30  # of constants of the source for each of the models that are timed at once
 
 
 class Trial(Struct, frozen=True):
@@ -261,7 +261,7 @@ class Trials:
     ) -> dict[str, Comparison]:
         """Time models beside the source, or another model, as many at once as fit into memory."""
         found: dict[str, Comparison] = {}
-        at_once, labels = max(1, _TOGETHER // max(1, self.job.before.bytes)), list(models)
+        at_once, labels = max(1, _TIMED_TOGETHER_BYTES // max(1, self.job.before.bytes)), list(models)
         generated, threads = bool(self._timed_sizes) or self._sample is None, self._threads or 1
         for first in range(0, len(labels), at_once):
             timed = bench(

@@ -21,9 +21,9 @@ from sardonyx.verbs.quantize.recipe import largest_of_rows, maximum_of_rows, sca
 from sardonyx.verbs.quantize.scales import upper_root
 from sardonyx.verbs.quantize.weights import Blocks
 
-_SAME = 1.0001  # two squared errors are the same up to the rounding of their sums
-_HALF = 0.51  # of a step: numbers between two integers may be rounded to either
-_GROUP = 1 << 22  # elements that are computed at a time
+_SAME_ERROR_FACTOR = 1.0001  # two squared errors are the same up to the rounding of their sums
+_HALF_STEP = 0.51  # of a step: numbers between two integers may be rounded to either
+_GROUP_ELEMENTS = 1 << 22  # elements that are computed at a time
 
 
 def nearest_signed(values: Array, axis: int, stored: Array, most: int, least: Array | None = None) -> Array:
@@ -37,7 +37,7 @@ def nearest_signed(values: Array, axis: int, stored: Array, most: int, least: Ar
         if largest > 0:
             usual = largest / np.float32(most) if least is None else max(largest / np.float32(most), least[number])
             plain, own = (np.clip(np.rint(one / each), -most, most) * each for each in (usual, step))
-            is_better = _loss(own - one) <= _loss(plain - one) * _SAME
+            is_better = _loss(own - one) <= _loss(plain - one) * _SAME_ERROR_FACTOR
             one[...] = own if is_better else plain
     return result
 
@@ -58,10 +58,10 @@ def held_in_blocks(blocks: Blocks, integers: Array, scales: Array, zeros: Array)
             block = result[start : start + size]
             plain = _plain(block, most, is_symmetric=is_symmetric)
             own = _unsigned(block, scales[number], zeros[number].astype(np.float32), most)
-            block[...] = np.where(_loss(own - block) <= _loss(plain - block) * _SAME, own, plain)
+            block[...] = np.where(_loss(own - block) <= _loss(plain - block) * _SAME_ERROR_FACTOR, own, plain)
         return result
     moments = matrix.moments.array()
-    root, step = upper_root(moments), max(1, _GROUP // len(result))
+    root, step = upper_root(moments), max(1, _GROUP_ELEMENTS // len(result))
     for start in range(0, result.shape[1], step):
         columns = slice(start, start + step)
         weight, levels = result[:, columns], integers[:, columns]
@@ -74,14 +74,14 @@ def held_in_blocks(blocks: Blocks, integers: Array, scales: Array, zeros: Array)
         ordered = (root.T @ error) / root.diagonal()[:, None]
         is_closest = _is_closest(ordered, scale, levels, most) | _is_closest(error, scale, levels, most)
         cost, usual = (np.einsum("kc,kc->c", each, moments @ each) for each in (error, weight - plain))
-        weight[...] = np.where(is_closest & (cost <= usual * _SAME), held, plain)
+        weight[...] = np.where(is_closest & (cost <= usual * _SAME_ERROR_FACTOR), held, plain)
     return result
 
 
 def _is_closest(distance: Array, scale: Array, levels: Array, most: np.floating) -> Array:
     """Return for each column whether no number is further from its integer than half a step, within the range."""
     steps = distance / scale
-    is_within = np.abs(steps) <= _HALF
+    is_within = np.abs(steps) <= _HALF_STEP
     is_within |= (levels == 0) & (steps < 0) | (levels == most) & (steps > 0)
     return is_within.all(0)
 

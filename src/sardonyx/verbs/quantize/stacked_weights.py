@@ -12,7 +12,7 @@ from sardonyx.ir.scopes import operand
 from sardonyx.ir.storage import Array
 from sardonyx.passes.base import Builder, Facts, Match, NodePass, Refused, Replacement
 from sardonyx.verbs.quantize import simulation
-from sardonyx.verbs.quantize.recipe import IN_A_LOOP, SMALLEST, Quantizer, in_body, in_place_of, is_in_branches
+from sardonyx.verbs.quantize.recipe import IN_A_LOOP, MIN_ELEMENTS, Quantizer, in_body, in_place_of, is_in_branches
 from sardonyx.verbs.quantize.weights import (
     NOT_FINITE,
     SIGNED_MOST,
@@ -126,7 +126,7 @@ def _constant_stack(node: ir.Node, index: int, summed: int, graph: Facts) -> Sta
     tensor = graph.tensor(value)
     if value is None or tensor is None or isinstance(tensor, DerivedTensor):
         return None
-    is_stack = len(tensor.shape) == 3 and tensor.dtype is ir.DataType.FLOAT and tensor.size >= SMALLEST
+    is_stack = len(tensor.shape) == 3 and tensor.dtype is ir.DataType.FLOAT and tensor.size >= MIN_ELEMENTS
     return Stack(value, tensor, summed) if is_stack else None
 
 

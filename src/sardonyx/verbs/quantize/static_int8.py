@@ -27,7 +27,7 @@ from sardonyx.verbs.quantize import simulation
 from sardonyx.verbs.quantize.calibration import Calibration, Range
 from sardonyx.verbs.quantize.integer_regions import HARD, MATRIX_PRODUCTS, REARRANGEMENTS, last_value, stored_values
 from sardonyx.verbs.quantize.recipe import (
-    SMALLEST,
+    MIN_ELEMENTS,
     STORED_TWICE,
     Product,
     Quantizer,
@@ -50,7 +50,7 @@ from sardonyx.verbs.quantize.weights import (
     simulated,
 )
 
-_MOST = 255  # the largest integer of an activation
+_MAX_LEVEL = 255  # the largest integer of an activation
 _UNIT = Range(0.0, 1.0, 0.0, 1.0)  # of HardSigmoid
 _LARGEST_BIAS = 2.0**30  # levels; the sums of the products are added to it in 32 bits
 _ROOTS = ("Conv", "ConvTranspose", *MATRIX_PRODUCTS)
@@ -69,8 +69,8 @@ class Grid(Struct, frozen=True):
         """Return the grid of a range, which includes 0."""
         if limits.is_symmetric:
             return cls(float(np.float32(limits.high / SIGNED_MOST)), 0, is_signed=True)
-        scale = float(np.float32((limits.high - limits.low) / _MOST))
-        return cls(scale, int(np.clip(np.rint(-limits.low / scale), 0, _MOST)))
+        scale = float(np.float32((limits.high - limits.low) / _MAX_LEVEL))
+        return cls(scale, int(np.clip(np.rint(-limits.low / scale), 0, _MAX_LEVEL)))
 
     @property
     def zero_point(self) -> Array:
@@ -132,8 +132,8 @@ def _obstacle(product: Product, graph: Facts, ranges: Mapping[str, Range]) -> st
         return "its weight is the first operand"
     if tensor.dtype is not ir.DataType.FLOAT:
         return f"its weight is {tensor.dtype.name.lower()} and not float"
-    if node.op_type in MATRIX_PRODUCTS and tensor.size < SMALLEST:
-        return f"its weight has fewer than {SMALLEST} elements"
+    if node.op_type in MATRIX_PRODUCTS and tensor.size < MIN_ELEMENTS:
+        return f"its weight has fewer than {MIN_ELEMENTS} elements"
     if is_scaled(node):
         return "it scales its operands"
     if graph.scope(node).opset < _SCALES_OPSET:
@@ -166,7 +166,7 @@ def _merged_pads(node: ir.Node, activation: ir.Value, graph: Facts) -> tuple[int
     return tuple(a + b for a, b in zip(outer, node.attributes.get_ints("pads", (0,) * len(outer)), strict=True))
 
 
-class Step(Struct, frozen=True, eq=False):
+class StaticStep(Struct, frozen=True, eq=False):
     """One node that is rewritten: a product, or a node whose result is stored in integers, or both."""
 
     node: ir.Node
@@ -232,11 +232,11 @@ class QuantizeStatically(Quantizer, ModelPass):
             views = frozenset(node for node in nodes[:-1] if node.op_type != "Pad")
             yield Proposal(Match(nodes, separate=views), functools.partial(self._rewritten, step))
 
-    def _steps(self, products: Mapping[ir.Node, StaticProduct], graph: Facts) -> list[Step]:
+    def _steps(self, products: Mapping[ir.Node, StaticProduct], graph: Facts) -> list[StaticStep]:
         nodes = list(graph.model.graph)
         stored = stored_values(nodes, products, graph, self._ranges, self._selection.includes)
         limits: dict[ir.Value | None, Range] = {}
-        steps: list[Step] = []
+        steps: list[StaticStep] = []
         for node in nodes:
             product, value = products.get(node), node.outputs[0] if node.outputs else None
             if value is not None and value in stored:  # a rearrangement keeps the range of what it reads
@@ -246,10 +246,10 @@ class QuantizeStatically(Quantizer, ModelPass):
                 product = replace(product, limits=limits.get(product.activation, product.limits))
             if product is not None or value in limits:
                 is_continued = value not in limits and last_value(node, graph) in stored
-                steps.append(Step(node, product, limits.get(value), is_continued))
+                steps.append(StaticStep(node, product, limits.get(value), is_continued))
         return steps
 
-    def _rewritten(self, step: Step, op: Builder) -> ir.Value:
+    def _rewritten(self, step: StaticStep, op: Builder) -> ir.Value:
         """Build one node, and beside it the simulation if there is to be one."""
         if step.product is not None:
             result = self._product(step.product, op)
@@ -321,7 +321,7 @@ class QuantizeStatically(Quantizer, ModelPass):
         key = (product.weight, matrix.is_transposed, op_type, scales.tobytes())
         return op.DequantizeLinear(*self.shared(key, make), axis=0 if filters else 1)
 
-    def _add_simulation(self, step: Step, result: ir.Value, stored: ir.Value, op: Builder) -> None:
+    def _add_simulation(self, step: StaticStep, result: ir.Value, stored: ir.Value, op: Builder) -> None:
         """Build the simulation of a node; that of a product whose activation follows is completed there."""
         node, product, first = step.node, step.product, operand(step.node, 0)
         begun = None if first is None or product is not None else self._unfinished.get(first)
@@ -414,5 +414,5 @@ def affine(value: ir.Value, alpha: float, beta: float, op: Builder) -> ir.Value 
     if tensor is None:
         return None
     scaled = op.DequantizeLinear(integers, op.constant(scalar(float(tensor.numpy()) * alpha), "scale"), zero)
-    constant = (np.array(_MOST, np.uint8), scalar(beta / _MOST), np.array(0, np.uint8))
+    constant = (np.array(_MAX_LEVEL, np.uint8), scalar(beta / _MAX_LEVEL), np.array(0, np.uint8))
     return op.Add(scaled, op.DequantizeLinear(*(op.constant(array, "beta") for array in constant)))

@@ -20,7 +20,7 @@ from sardonyx.verbs.quantize import simulation, weights
 from sardonyx.verbs.quantize.recipe import Product, Recipe, convolution, in_body, with_bias
 from sardonyx.verbs.quantize.weights import Blocks, Matrix
 
-SIZES = (16, 32, 64, 128)  # of blocks of rows
+BLOCK_SIZES = (16, 32, 64, 128)  # of blocks of rows
 _PLAIN = 32  # the largest block of 4-bit integers that do not compensate for each other's errors
 _TYPES = {4: ir.DataType.UINT4, 8: ir.DataType.UINT8}
 
@@ -53,7 +53,9 @@ class BlockRecipe(Recipe):
             scale = 32 if self.is_symmetric else 32 + bits
             return bits * (count * size if self.pads_rows else rows) + count * scale
 
-        return min((size for size in SIZES if size <= _PLAIN or bits == 8 or matrix.moments is not None), key=stored)
+        return min(
+            (size for size in BLOCK_SIZES if size <= _PLAIN or bits == 8 or matrix.moments is not None), key=stored
+        )
 
     def simulations(self, product: Product, stored: Sequence[ir.Value], op: Builder) -> tuple[ir.Value, ...]:
         """Build the product with the weight that the integers stand for.

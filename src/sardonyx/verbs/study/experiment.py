@@ -29,7 +29,7 @@ from sardonyx.common.temporary import temporary_folder
 from sardonyx.fleet.cells import Cell
 from sardonyx.fleet.sources import download
 from sardonyx.fleet.storage import Store
-from sardonyx.fleet.work import Answer, Needs, Work, estimated_memory
+from sardonyx.fleet.work import Answer, Needs, Task, estimated_memory
 from sardonyx.inputs.generator import BATCH, LENGTH, at_size, dynamic_dims
 from sardonyx.ir import io
 from sardonyx.ir.ops import COMMUTATIVE, VARIADIC
@@ -129,7 +129,7 @@ class Experiment(ABC):
         return ()
 
 
-class CellWork(Work):
+class CellWork(Task):
     """A cell as a piece of work; `makes` is the store and the name in it of the model that the cell makes, if any."""
 
     def __init__(

@@ -385,10 +385,10 @@ class StudyRunner(Struct):
     def _compute(self, plan: Sequence[_PlannedCell]) -> None:
         """Set the outcome of every cell: the stored one, or a computed one, which is stored at once."""
         self.cells.load((planned.cell, self._digests[planned.subject.name] or "") for planned in plan)
-        works = [self._work(planned) for planned in plan]
-        self.tracker.expect(len(works))
+        tasks = [self._work(planned) for planned in plan]
+        self.tracker.expect(len(tasks))
         reports = run_all(
-            works, self.engine, self.limits, lambda index: self._stored(plan[index]), self.tracker.refresh
+            tasks, self.engine, self.limits, lambda index: self._stored(plan[index]), self.tracker.refresh
         )
         for report in reports:
             planned = plan[report.index]
@@ -397,7 +397,7 @@ class StudyRunner(Struct):
                 self.reused += report.found
                 if not report.found:
                     self.cells.store(planned.cell, self._digests[planned.subject.name] or "", report.outcome)
-            self.tracker.update(works[report.index].name, report)
+            self.tracker.update(tasks[report.index].name, report)
 
     def _work(self, planned: _PlannedCell) -> CellWork:
         name = planned.experiment.makes(planned.subject)

@@ -13,8 +13,8 @@ from sardonyx.ir.shapes.expr import Size, add, multiply, product
 from sardonyx.verbs.analyze.costs import program
 from sardonyx.verbs.analyze.costs.program import (
     UNKNOWN,
-    Call,
     Description,
+    OperatorUse,
     OpKind,
     Rule,
     Value,
@@ -69,7 +69,7 @@ def describe(
     """Describe an operator at the shapes of these tensors."""
     name = plain_name(operator)
     if name in _RULES:
-        return _RULES[name](Call(reads, writes, scalars))
+        return _RULES[name](OperatorUse(reads, writes, scalars))
     if name in PLAIN:
         return Description(PLAIN[name])
     is_unary = len(reads) == 1  # max(a) is a reduction, max(a, b) is elementwise
@@ -99,7 +99,7 @@ _OPERATOR_SIGNS = {
 def _product_of(first: int, *bias: int) -> Rule:
     """Return the rule of a matrix product with its left operand at index `first` and an optional bias at `bias`."""
 
-    def rule(call: Call) -> Description:
+    def rule(call: OperatorUse) -> Description:
         left = call.operand(first)
         return program.matrix_product(left.shape[-1] if left.shape else 1, call.result, more=call.has(*bias))
 
@@ -107,7 +107,7 @@ def _product_of(first: int, *bias: int) -> Rule:
 
 
 def _convolution_of(*, transposed: bool = False) -> Rule:
-    def rule(call: Call) -> Description:
+    def rule(call: OperatorUse) -> Description:
         mirrored = transposed or bool(call.attributes.get("transposed", False))
         image, weight = call.operands(2)
         return program.convolution(image, weight, call.result, transposed=mirrored, more=call.has(2))
@@ -115,12 +115,12 @@ def _convolution_of(*, transposed: bool = False) -> Rule:
     return rule
 
 
-def _attention(call: Call) -> Description:
+def _attention(call: OperatorUse) -> Description:
     query, key, value = call.operands(3)
     return program.attention(query, key, value, mask=len(call.reads) > 3)
 
 
-def _fast_attention(call: Call) -> Description:
+def _fast_attention(call: OperatorUse) -> Description:
     """Describe `nn.MultiheadAttention` as one kernel: packed projections, attention, output projection."""
     query, key, value, packed, _, output = call.operands(6)
     inner = program.attention(query, key, value, mask=len(call.reads) > 7)
@@ -128,11 +128,11 @@ def _fast_attention(call: Call) -> Description:
     return Description(OpKind.ATTENTION, macs, add(inner.other_flops, multiply(4, query.elements)))
 
 
-def _fast_encoder_layer(call: Call) -> Description:
+def _fast_encoder_layer(call: OperatorUse) -> Description:
     """Describe an encoder layer as one kernel: attention, two norms, two linear layers with an activation between."""
     source, widening = call.operand(0), call.operand(9)
     inner = (source, source, source, *call.reads[1:5], *call.reads[13:])
-    attended = _fast_attention(Call(inner, call.writes, call.attributes))
+    attended = _fast_attention(OperatorUse(inner, call.writes, call.attributes))
     wide = multiply(product(source.shape[:-1]), widening.shape[0])
     macs = add(attended.macs, multiply(2, multiply(source.shape[-1], wide)))
     inside = program.ELEMENTWISE["gelu" if call.attributes.get("use_gelu") else "relu"][1] + 1  # and the bias
@@ -140,17 +140,17 @@ def _fast_encoder_layer(call: Call) -> Description:
     return Description(OpKind.ATTENTION, macs, add(add(attended.other_flops, around), multiply(inside, wide)))
 
 
-def _recurrent_layer(call: Call) -> Description:
+def _recurrent_layer(call: OperatorUse) -> Description:
     """Describe one direction of one layer: the operands are the input, two weights, two biases and the states."""
     return _recurrent(call, call.operands(3)[1:])
 
 
-def _recurrent_layers(call: Call) -> Description:
+def _recurrent_layers(call: OperatorUse) -> Description:
     """Describe all layers at once: the weights are the tensors of rank 2; states have rank 3 and biases rank 1."""
     return _recurrent(call, [value for value in call.operands(len(call.reads))[1:] if len(value.shape) == 2])
 
 
-def _recurrent(call: Call, matrices: Sequence[Value]) -> Description:
+def _recurrent(call: OperatorUse, matrices: Sequence[Value]) -> Description:
     cell = _CELLS.get(cast("int", call.attributes.get("mode", 2)), "lstm")
     return program.recurrent(product(call.operand(0).shape[:-1]), matrices, call.result.elements, cell)
 
@@ -158,16 +158,16 @@ def _recurrent(call: Call, matrices: Sequence[Value]) -> Description:
 _CELLS = {0: "rnn", 1: "rnn", 2: "lstm", 3: "gru"}
 
 
-def _batch_norm(call: Call) -> int:
+def _batch_norm(call: OperatorUse) -> int:
     return program.BATCH_NORM_IN_TRAINING if call.attributes.get("training") else program.BATCH_NORM
 
 
-def _dropout(call: Call) -> Description:
+def _dropout(call: OperatorUse) -> Description:
     training = call.attributes.get("train", call.attributes.get("training", True)) is not False
     return Description(OpKind.DROPOUT, 0, floating(call.result, 2) if training and call.writes else 0)
 
 
-def _pooled(call: Call) -> Description:
+def _pooled(call: OperatorUse) -> Description:
     window = call.attributes["kernel_size"]
     sizes = cast("Sequence[Size]", window) if isinstance(window, Sequence) else (cast("Size", window),)
     if len(sizes) == 1:  # one number for all axes
@@ -175,11 +175,11 @@ def _pooled(call: Call) -> Description:
     return Description(OpKind.REDUCTION, 0, multiply(product(sizes), floating(call.result, 1)))
 
 
-def _cast(call: Call) -> Description:
+def _cast(call: OperatorUse) -> Description:
     return Description(OpKind.SELECT if call.operand(0).dtype != call.result.dtype else OpKind.COPY)
 
 
-def _view_or_copy(call: Call) -> Description:
+def _view_or_copy(call: OperatorUse) -> Description:
     """Describe a view if the result shares memory with the input, otherwise a copy."""
     shared = any(value is not None and value.buffer == call.operand(0).buffer for value in call.writes)
     return Description(OpKind.VIEW if shared else OpKind.COPY)
@@ -189,18 +189,18 @@ def _interpolated(flops: int) -> Rule:
     return each(OpKind.OTHER if flops else OpKind.COPY, flops)
 
 
-def _accumulated(call: Call) -> Description:
+def _accumulated(call: OperatorUse) -> Description:
     """Describe an addition at indexed positions."""
     return Description(OpKind.LOOKUP, 0, floating(call.operand(len(call.reads) - 1), 1))
 
 
-def _summed_rows(call: Call) -> Description:
+def _summed_rows(call: OperatorUse) -> Description:
     """Describe an embedding bag: sums of rows of a table."""
     table, rows = call.operands(2)
     return Description(OpKind.LOOKUP, 0, multiply(rows.elements, table.shape[-1]))
 
 
-def _distances(call: Call) -> Description:
+def _distances(call: OperatorUse) -> Description:
     """Describe the distances between all pairs of rows: a difference, its power, a sum."""
     return Description(OpKind.OTHER, 0, multiply(floating(call.result, 3), call.operand(0).shape[-1]))
 

@@ -17,8 +17,8 @@ from sardonyx.ir.shapes.expr import Size, add, floor_quotient, multiply, product
 from sardonyx.verbs.analyze.costs import program
 from sardonyx.verbs.analyze.costs.program import (
     UNKNOWN,
-    Call,
     Description,
+    OperatorUse,
     OpKind,
     Rule,
     UnknownSize,
@@ -30,14 +30,14 @@ from sardonyx.verbs.analyze.costs.program import (
 )
 
 
-def _number(call: Call, name: str, default: int = 0) -> int:
+def _number(call: OperatorUse, name: str, default: int = 0) -> int:
     value = call.attributes.get(name, default)
     if not isinstance(value, int):
         raise UnknownSize
     return value
 
 
-def _numbers(call: Call, name: str) -> Sequence[int] | None:
+def _numbers(call: OperatorUse, name: str) -> Sequence[int] | None:
     """Return an attribute of several integers, or None if it is not set."""
     value = call.attributes.get(name)
     return None if value is None else tuple(cast("Sequence[int]", value))
@@ -46,7 +46,7 @@ def _numbers(call: Call, name: str) -> Sequence[int] | None:
 # Operators that compute matrix products: linear, convolution, attention, recurrent.
 
 
-def _matmul(call: Call) -> Description:
+def _matmul(call: OperatorUse) -> Description:
     return program.matrix_product(_last(call.operand(0)), call.result)
 
 
@@ -57,7 +57,7 @@ def _last(value: Value) -> Size:
     return value.shape[-1]
 
 
-def _fused_matmul(call: Call) -> Description:
+def _fused_matmul(call: OperatorUse) -> Description:
     left = call.operand(0)
     if _number(call, "transBatchA"):
         raise UnknownSize
@@ -66,13 +66,13 @@ def _fused_matmul(call: Call) -> Description:
     return program.matrix_product(summed, call.result, more=int(scaled))
 
 
-def _gemm(call: Call) -> Description:
+def _gemm(call: OperatorUse) -> Description:
     left = call.operand(0, 2)
     more = call.has(2) + _activation(call)
     return program.matrix_product(left.shape[0 if _number(call, "transA") else 1], call.result, more=more)
 
 
-def _activation(call: Call) -> int:
+def _activation(call: OperatorUse) -> int:
     """Return the flops per element of the activation that is part of a fused operator."""
     name = str(call.attributes.get("activation", "")).lower()
     name = {"leakyrelu": "leaky_relu", "clip": "clamp"}.get(name, name)
@@ -84,14 +84,14 @@ def _activation(call: Call) -> int:
 def _conv_with(weight: int, *more: int, transposed: bool = False) -> Rule:
     """Return the rule of a convolution with this weight; each of `more` (bias, residual) adds one flop per element."""
 
-    def rule(call: Call) -> Description:
+    def rule(call: OperatorUse) -> Description:
         image, weights, flops = call.operand(0), call.operand(weight), call.has(*more) + _activation(call)
         return program.convolution(image, weights, call.result, transposed=transposed, more=flops)
 
     return rule
 
 
-def _attention(call: Call) -> Description:
+def _attention(call: OperatorUse) -> Description:
     """Describe the standard operator: heads are an axis or part of the width; cached keys precede the new ones."""
     query, key, value = call.operands(3)
     batch, heads, rows, width = _with_heads(query, _number(call, "q_num_heads"))
@@ -116,7 +116,7 @@ def _with_heads(value: Value, heads: int) -> tuple[Size, Size, Size, Size]:
 def _packed_attention_of(masks: tuple[int, ...], past_index: int) -> Rule:
     """Return the rule of attention with a packed projection: queries, keys and values have equal widths by default."""
 
-    def rule(call: Call) -> Description:
+    def rule(call: OperatorUse) -> Description:
         source, weight, heads = call.operand(0, 3), call.operand(1, 2), _number(call, "num_heads")
         batch, rows, _ = source.shape
         widths = _numbers(call, "qkv_hidden_sizes") or (floor_quotient(weight.shape[1], 3),) * 3
@@ -138,7 +138,7 @@ def _by_heads(
     return attention_of(source, (batch, heads, rows), keys, head, value_head, mask=masks > 0)
 
 
-def _multi_head_attention(call: Call) -> Description:
+def _multi_head_attention(call: OperatorUse) -> Description:
     """Describe attention after the projections, with separate or packed queries, keys and values."""
     query, heads, masks = call.operand(0), _number(call, "num_heads"), call.has(4, 5)
     key, value, past = call.optional(1), call.optional(2), call.optional(6)
@@ -158,7 +158,7 @@ def _multi_head_attention(call: Call) -> Description:
     return replace(inner, other_flops=add(inner.other_flops, biased))
 
 
-def _group_query_attention(call: Call) -> Description:
+def _group_query_attention(call: OperatorUse) -> Description:
     """Describe attention with fewer heads of keys than of queries; the cache counts at its full length."""
     query, heads, shared = call.operand(0, 3), _number(call, "num_heads"), _number(call, "kv_num_heads")
     batch, rows, width = query.shape
@@ -171,7 +171,7 @@ def _group_query_attention(call: Call) -> Description:
 
 def _recurrent_of(cell: str) -> Rule:
 
-    def rule(call: Call) -> Description:
+    def rule(call: OperatorUse) -> Description:
         source, weight, recurrence = call.operand(0, 3), call.operand(1, 3), call.operand(2, 3)
         rows = product(source.shape[:2])
         states = product((rows, recurrence.shape[0], recurrence.shape[2]))
@@ -186,7 +186,7 @@ def describe(
     """Describe an operator at these shapes; omitted inputs in `reads` are None."""
     if operator in _PLAIN:
         return Description(_PLAIN[operator])
-    call = Call(reads, writes, attributes)
+    call = OperatorUse(reads, writes, attributes)
     try:
         if operator in _RULES:
             return _RULES[operator](call)
@@ -205,20 +205,20 @@ def _biased_gelu(name: str) -> Rule:
     return each(OpKind.ACTIVATION, lambda call: program.ELEMENTWISE[name][1] + call.has(1))
 
 
-def _quick_gelu(call: Call) -> int:
+def _quick_gelu(call: OperatorUse) -> int:
     return program.ELEMENTWISE["silu" if call.attributes.get("alpha") == 1.0 else "quick_gelu"][1]
 
 
-def _batch_norm(call: Call) -> int:
+def _batch_norm(call: OperatorUse) -> int:
     return program.BATCH_NORM_IN_TRAINING if _number(call, "training_mode") else program.BATCH_NORM
 
 
-def _pool(call: Call) -> Description:
+def _pool(call: OperatorUse) -> Description:
     window = product(tuple(_numbers(call, "kernel_shape") or ()))
     return Description(OpKind.REDUCTION, 0, multiply(window, floating(call.result, 1)))
 
 
-def _resize(call: Call) -> Description:
+def _resize(call: OperatorUse) -> Description:
     mode, axes = str(call.attributes.get("mode")), len(call.result.shape) - 2
     linear = {0: "linear", 1: "linear", 2: "bilinear"}.get(axes, "trilinear")
     flops = program.INTERPOLATION[{"linear": linear, "cubic": "bicubic"}.get(mode, "nearest")]

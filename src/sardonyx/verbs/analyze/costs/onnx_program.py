@@ -128,7 +128,7 @@ def name_dims(shapes: Shapes, inputs: list[ir.Value], symbol: Callable[[str], Ex
     return names
 
 
-_EXAMPLES = 3  # values or nodes named in a note
+_EXAMPLES_NAMED = 3  # values or nodes named in a note
 _USUAL_SIZE = 512  # of a dynamic dimension, to tell which branch of an If is more expensive
 
 
@@ -165,7 +165,7 @@ class _ProgramBuilder(Struct):
             ("unknown sizes count as 1", frame.unsized),
         ):
             if names:
-                examples = ", ".join(list(names)[:_EXAMPLES]) + (", …" if len(names) > _EXAMPLES else "")
+                examples = ", ".join(list(names)[:_EXAMPLES_NAMED]) + (", …" if len(names) > _EXAMPLES_NAMED else "")
                 self.notes[f"{what} ({len(names)}): {examples}"] = None
         if self.unknown:
             listed = ", ".join(f"{name} ({count})" for name, count in sorted(self.unknown.items()))

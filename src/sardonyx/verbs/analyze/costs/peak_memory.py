@@ -328,11 +328,11 @@ def _split_max(size: Expr) -> list[Size] | None:
     return None
 
 
-LIMIT = 1 << 24  # sizes from 1 to this are considered
+MAX_SIZE = 1 << 24  # sizes from 1 to this are considered
 _MAX_PIECES = 4_000  # intervals examined of one dimension, after which the rest of it is not reported
-_RIVALS = 6  # candidates of whose means a step is compared with: all of them in most models
+_MAX_RIVALS = 6  # candidates of whose means a step is compared with: all of them in most models
 _WEIGHTS = ((1, 1), (1, 7), (7, 1))  # of these means
-_SHOWN = 6  # up to this many expressions the formula shows all of them
+_EXPRESSIONS_SHOWN = 6  # up to this many expressions the formula shows all of them
 
 Order = Literal["less", "equal", "more"]
 _Value = TypeVar("_Value")
@@ -368,7 +368,7 @@ class PeakFunction(Struct, frozen=True):
     def text(self) -> str:
         """The formula, in bytes."""
         shown = self.candidates
-        if len(shown) > _SHOWN:  # with rounded sizes, many steps can be the peak at a few unusual sizes
+        if len(shown) > _EXPRESSIONS_SHOWN:  # with rounded sizes, many steps can be the peak at a few unusual sizes
             near_example = {part.value for dim in self.program.symbols for part in self.stretches(dim)}
             shown = [candidate for candidate in shown if candidate in near_example]
         parts = [format_size(candidate.bytes) for candidate in shown]
@@ -379,7 +379,7 @@ class PeakFunction(Struct, frozen=True):
     def stretches(self, dim: str, fixed: Mapping[str, int] | None = None) -> list[Stretch[Candidate]]:
         """Return which step is the peak at each size of `dim`, with the other sizes fixed, by default at the example's.
 
-        The last interval ends at `LIMIT`, or earlier if there is no proof for what follows.
+        The last interval ends at `MAX_SIZE`, or earlier if there is no proof for what follows.
         """
         box = _section(self.program, dim, fixed)
 
@@ -399,11 +399,11 @@ _State = TypeVar("_State")
 def _stretches(
     decide: Callable[[int, int, _State], tuple[_Value | None, _State]], state: _State, key: Callable[[_Value], object]
 ) -> list[Stretch[_Value]]:
-    """Halve the sizes up to `LIMIT` until `decide` returns a value for each interval; join those with equal keys.
+    """Halve the sizes up to `MAX_SIZE` until `decide` returns a value for each interval; join those with equal keys.
 
     `decide` gets an interval with the state that it returned for the interval that was halved.
     """
-    stretches, pending = list[Stretch[_Value]](), [(1, LIMIT, state)]  # the first interval comes last
+    stretches, pending = list[Stretch[_Value]](), [(1, MAX_SIZE, state)]  # the first interval comes last
     for _ in range(_MAX_PIECES):
         if not pending:
             break
@@ -427,7 +427,7 @@ def peak_function(liveness: Liveness) -> PeakFunction:
         if size not in first:
             for part in without_max(size):
                 first.setdefault(part, step)
-    bounds = Bounds(dict.fromkeys(program.symbols, (1, LIMIT)))
+    bounds = Bounds(dict.fromkeys(program.symbols, (1, MAX_SIZE)))
     candidates = list[Candidate]()
     order = sorted(first, key=lambda size: (-value_of(size, program.symbols), first[size]))
     for size in order:  # by decreasing size at the example: no expression dominates an earlier one
@@ -445,7 +445,7 @@ def _needed(candidates: Sequence[Candidate], bounds: Bounds) -> Sequence[Candida
     """
     kept = list(candidates)
     for one in reversed(candidates):
-        rivals = [rival for rival in kept if rival is not one][:_RIVALS]
+        rivals = [rival for rival in kept if rival is not one][:_MAX_RIVALS]
         if any(_is_below_a_mean(one, *pair, bounds) for pair in itertools.combinations(rivals, 2)):
             kept.remove(one)
     return kept
@@ -491,7 +491,7 @@ def _order(ones: Sequence[Size], others: Sequence[Size], bounds: Bounds) -> Orde
 
 def _section(program: Program, dim: str, fixed: Mapping[str, int] | None) -> dict[str, tuple[int, int]]:
     sizes = chosen_sizes(program, {dim: 1, **(fixed or {})})
-    return {name: (size, size) for name, size in sizes.items()} | {dim: (1, LIMIT)}
+    return {name: (size, size) for name, size in sizes.items()} | {dim: (1, MAX_SIZE)}
 
 
 def _beats(one: Candidate, other: Candidate, bounds: Bounds) -> bool:

@@ -212,7 +212,7 @@ def recurrent(rows: Size, matrices: Sequence[Value], hidden: Size, cell: str) ->
     return Description(OpKind.RECURRENT, macs, multiply(RECURRENT_FLOPS[cell], hidden))
 
 
-def einsum(call: Call) -> Description:
+def einsum(call: OperatorUse) -> Description:
     """Describe an einsum: n - 1 multiply-adds for each combination of all indices of its n operands."""
     sizes: dict[str, Size] = {}
     operands = call.operands(len(call.reads))
@@ -317,7 +317,7 @@ class UnknownSize(Exception):
     """A size that the costs depend on is unknown, or the operator is used in an invalid way."""
 
 
-class Call(Struct, frozen=True):
+class OperatorUse(Struct, frozen=True):
     """One use of an operator."""
 
     reads: Sequence[Value | None]  # None: omitted, or of unknown rank
@@ -351,13 +351,13 @@ class Call(Struct, frozen=True):
         return self.writes[0]
 
 
-Rule = Callable[[Call], Description]
+Rule = Callable[[OperatorUse], Description]
 
 
-def each(kind: OpKind, flops: int | Callable[[Call], int], *, read: bool = False) -> Rule:
+def each(kind: OpKind, flops: int | Callable[[OperatorUse], int], *, read: bool = False) -> Rule:
     """Return the rule of an operator with flops for each element of its result, or if `read`, of its first input."""
 
-    def rule(call: Call) -> Description:
+    def rule(call: OperatorUse) -> Description:
         counted = call.operand(0) if read else call.result
         return Description(kind, 0, floating(counted, flops if isinstance(flops, int) else flops(call)))
 
@@ -369,6 +369,6 @@ def norm_of(flops: int, *more: int) -> Rule:
     return each(OpKind.NORM, lambda call: flops + call.has(*more), read=True)
 
 
-def gelu(call: Call) -> int:
+def gelu(call: OperatorUse) -> int:
     """Return the flops of a GELU."""
     return ELEMENTWISE["gelu_tanh" if call.attributes.get("approximate") == "tanh" else "gelu"][1]

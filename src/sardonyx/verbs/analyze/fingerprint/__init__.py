@@ -17,7 +17,7 @@ from sardonyx.common import gc_pause
 from sardonyx.ir.ops import ALL_CONVOLUTIONS, ALL_PRODUCTS, LOOPS, PARTS, POOLS, RECURRENT
 from sardonyx.ir.scopes import bodies
 from sardonyx.records.inspection import Family, Features, Fingerprint
-from sardonyx.verbs.analyze.fingerprint.attention import NEAR, Attention, GraphView, above
+from sardonyx.verbs.analyze.fingerprint.attention import NEAR_VALUES, Attention, GraphView, above
 
 # Count how often each way of mixing positions occurs in a model: the numbers that a fingerprint is based on.
 
@@ -133,7 +133,7 @@ def _unshared_layers(view: GraphView, layers: Container[ir.Node]) -> set[ir.Node
 
 def _join(view: GraphView, piece: ir.Value) -> ir.Node | None:
     """Return the nearest node that combines a slice with other data, otherwise None."""
-    for _ in range(NEAR):
+    for _ in range(NEAR_VALUES):
         readers = view.readers(piece)
         join = next((node for node in readers if sum(1 for _ in view.data(node)) > 1), None)
         if join is not None or not readers:
@@ -149,13 +149,13 @@ def _is_chain(view: GraphView, joins: list[ir.Node | None], unshared: set[ir.Nod
         return False
     stop = steps | unshared
     dependent = sum(
-        any(value.producer() in steps for source in view.data(node) for value in view.upward(source, stop, NEAR))
+        any(value.producer() in steps for source in view.data(node) for value in view.upward(source, stop, NEAR_VALUES))
         for node in steps
     )
     return dependent >= _MIN_STEPS - 1
 
 
-_SINGLE = 0.9  # the highest confidence that a single attention block, convolution or product gives
+_MAX_SINGLE_CONFIDENCE = 0.9  # the highest confidence that a single attention block, convolution or product gives
 
 
 class Thresholds(Struct, frozen=True):
@@ -193,7 +193,7 @@ def _with_attention(counts: Features, at: Thresholds) -> tuple[Family, float, li
         total = counts.stem_convolutions + counts.convolutions
         convolutions = total if total > at.stem else 0
     self_attention = sites - counts.cross
-    highest = 1.0 if sites > 1 else _SINGLE
+    highest = 1.0 if sites > 1 else _MAX_SINGLE_CONFIDENCE
     if sites < at.rare * convolutions:
         return Family.CONVOLUTIONAL, 1 - sites / convolutions, [_count(convolutions, "convolution"), *evidence]
     if convolutions > at.few * sites:
@@ -225,7 +225,7 @@ def _feed_forward(counts: Features, at: Thresholds) -> tuple[Family, float, list
         return Family.HYBRID, 0.7, [_count(convolutions, "convolution"), weighting]
     if convolutions and convolutions >= at.sparse * counts.products:
         evidence = [_count(convolutions, "convolution"), "no attention, no recurrence"]
-        return Family.CONVOLUTIONAL, 1.0 if convolutions > 1 else _SINGLE, evidence
+        return Family.CONVOLUTIONAL, 1.0 if convolutions > 1 else _MAX_SINGLE_CONFIDENCE, evidence
     if counts.mutual_products >= max(1.0, at.few * counts.products):
         return Family.OTHER, 0.5, [_count(counts.mutual_products, "product") + " of two activations outside attention"]
     if counts.products:
@@ -233,7 +233,7 @@ def _feed_forward(counts: Features, at: Thresholds) -> tuple[Family, float, list
             _count(counts.products, "product") + " with weights",
             "no attention, no recurrence, few convolutions",
         ]
-        return Family.MLP, 1.0 if counts.products > 1 else _SINGLE, evidence
+        return Family.MLP, 1.0 if counts.products > 1 else _MAX_SINGLE_CONFIDENCE, evidence
     return Family.OTHER, 0.5, ["no attention, convolution, recurrence or product with weights"]
 
 

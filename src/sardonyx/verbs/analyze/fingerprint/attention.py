@@ -23,8 +23,8 @@ from sardonyx.ir.scopes import MAX_CALL_DEPTH, bodies, inlined, inlining_limit, 
 
 # The view of a model that the fingerprint works on: live nodes in order, functions inlined, with their data flow.
 
-NEAR = 64  # values that a search across layers visits: enough for a few layers in any decomposition
-WITHIN = 512  # values that a search between two layers visits: windowed attention takes hundreds of nodes
+NEAR_VALUES = 64  # values that a search across layers visits: enough for a few layers in any decomposition
+LAYER_VALUES = 512  # values that a search between two layers visits: windowed attention takes hundreds of nodes
 
 _DOMAINS = frozenset({"", "com.microsoft", "com.ms.internal.nhwc"})
 
@@ -81,7 +81,7 @@ class GraphView:
         """Return the live nodes that read a value."""
         return [node for node in value.consumers() if node in self.names]
 
-    def upward(self, start: ir.Value, stop: Container[ir.Node], limit: int = WITHIN) -> Iterator[ir.Value]:
+    def upward(self, start: ir.Value, stop: Container[ir.Node], limit: int = LAYER_VALUES) -> Iterator[ir.Value]:
         """Yield a value and the data it is computed from, nearest first, without passing the nodes in `stop`."""
         found = {start: None}
         queue = [start]
@@ -107,7 +107,7 @@ class GraphView:
         found = {start: None}
         queue = [start]
         for value in queue:  # which grows
-            for reader in self.readers(value) if len(found) < WITHIN else ():
+            for reader in self.readers(value) if len(found) < LAYER_VALUES else ():
                 yield reader
                 if reader not in stop:
                     new = {output: None for output in reader.outputs if output not in found and self.is_data(output)}
@@ -277,7 +277,7 @@ class Attention:
             elif producer in self.layers and self._view.names[producer] not in _TURNS:
                 source = next(self._view.data(producer), near)
                 break
-        return set(self._view.upward(source, self._results, NEAR))
+        return set(self._view.upward(source, self._results, NEAR_VALUES))
 
     def _scales(self, softmax: ir.Node) -> bool:
         """Return whether the result of a Softmax is multiplied with activations elementwise."""
@@ -301,7 +301,7 @@ def _is_input(value: ir.Value | None) -> bool:
 _POSITIONS = frozenset({"Range", "CumSum"})
 _LEAVES = READS_SHAPE | {"Range"}
 _CORNER = 64  # rows and columns of a constant mask that are read
-_BLOCKED = -1e4  # an additive mask blocks a position with this value or less; the least float16 is -65504
+_MAX_BLOCKING = -1e4  # an additive mask blocks a position with this value or less; the least float16 is -65504
 
 
 class Masks:
@@ -388,8 +388,8 @@ def is_triangle(tensor: ir.TensorProtocol) -> bool:
     corner = corner[:size, :size].astype(np.float64)
     later = corner[np.triu_indices(size, 1)]
     diagonal = np.diagonal(corner)
-    if tensor.dtype.is_floating_point() and (later <= _BLOCKED).all():
-        return bool((diagonal > _BLOCKED).all())
+    if tensor.dtype.is_floating_point() and (later <= _MAX_BLOCKING).all():
+        return bool((diagonal > _MAX_BLOCKING).all())
     return bool(
         (later == later[0]).all()
         and (diagonal != later[0]).all()
