@@ -127,7 +127,7 @@ def test_the_choice_fits_one_screen_and_its_budget_is_a_gate(command: Command, t
     shown = command("quantize", model, "-o", output, *options, "--budget", f"relative_l2<={LIMIT},bytes<=50%", *plot)
     assert shown.code == 0
     assert shown.out.count("\n") <= 25
-    assert "▸ mixed 3: 3 int8" in shown.out
+    assert "▸ mixed 2: 2 int8" in shown.out  # of 3: the interval of few samples is wide
     assert "chosen" in (tmp_path / "front.svg").read_text("utf-8")
     refused = command("quantize", model, "-o", tmp_path / "p.onnx", "--to", "int8", "--svg", tmp_path / "none.svg")
     assert (refused.code, refused.err.splitlines()[0]) == (2, "error: there is nothing to plot without a choice")

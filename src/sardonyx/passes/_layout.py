@@ -23,7 +23,7 @@ from sardonyx.ir.facts import Dim, Facts, Shape
 from sardonyx.ir.ops import VIEWS
 from sardonyx.ir.rules import Builder
 from sardonyx.ir.scopes import has_references, operand
-from sardonyx.ir.shapes.expr import exact_quotient, product
+from sardonyx.ir.shapes.expr import equal, exact_quotient, product
 from sardonyx.passes._matching import optional, permutation, require, required, reshape_target, static, value_and_factor
 from sardonyx.passes._parts import piece_of
 
@@ -102,7 +102,7 @@ def regroup(parts: Axis, shape: Shape) -> Axes | None:
     """Assign the parts to the dims of another shape in the same element order, or return None if that is ambiguous.
 
     Parts are split as needed. Dims are matched from the front and then from the back; one dim that matches from neither
-    end takes the remaining parts.
+    end takes the remaining parts, unless it certainly has another size.
     """
     remaining, axes = deque(parts), list[Axis]()
     for dim in shape:
@@ -118,7 +118,8 @@ def regroup(parts: Axis, shape: Shape) -> Axes | None:
         trailing.insert(0, taken)
     if not rest:
         return None if remaining else axes
-    return [*axes, list(remaining), *trailing]
+    left = list(remaining)
+    return None if equal(rest[0], size(left)) is False else [*axes, left, *trailing]
 
 
 def moved(axes: Axes, node: ir.Node, graph: Facts) -> Axes | None:
