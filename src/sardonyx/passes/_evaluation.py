@@ -7,7 +7,8 @@ denote different values in different bodies.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import cast
 
 import numpy as np
@@ -144,6 +145,17 @@ class Form(Struct, frozen=True):
 Wanted = Mapping[ir.Node, Mapping[ir.Value, Form]]
 
 
+def _expand(data: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    return np.broadcast_to(data, np.broadcast_shapes(data.shape, tuple(sizes.tolist())))
+
+
+def _gather(data: np.ndarray, indices: np.ndarray, axis: int = 0) -> np.ndarray:
+    return np.take(data, indices, axis)
+
+
+_MOVES: Mapping[str, Callable[..., np.ndarray]] = MappingProxyType({"Expand": _expand, "Gather": _gather})
+
+
 class Constants(Struct, frozen=True, eq=False):
     """The constants of a graph, and further values that were evaluated without changing the graph."""
 
@@ -187,6 +199,9 @@ class ConstantModel:
 
     def evaluate(self, wanted: Mapping[ir.Value, Form], engine: Evaluate) -> list[np.ndarray] | None:
         """Return the requested values, or None if no engine can compute them or they have another form."""
+        moved = self._moved(wanted)
+        if moved is not None:
+            return moved
         proto = self._filled()
         for value, form in wanted.items():
             info = proto.graph.output.add(name=self._names[value])
@@ -197,6 +212,23 @@ class ConstantModel:
         except SardonyxError:
             return None
         return arrays if all(form.fits(array) for array, form in zip(arrays, wanted.values(), strict=True)) else None
+
+    def _moved(self, wanted: Mapping[ir.Value, Form]) -> list[np.ndarray] | None:
+        """Return the values of nodes that only move elements: to start a runtime takes longer than most of them."""
+        nodes = self._proto.graph.node
+        if any(node.op_type not in _MOVES for node in nodes):
+            return None
+        arrays = {name: tensor.numpy() for name, tensor in self._tensors.items()}
+        try:
+            for node in nodes:
+                operands = [arrays[name] for name in node.input]
+                arrays[node.output[0]] = _MOVES[node.op_type](
+                    *operands, **{each.name: each.i for each in node.attribute}
+                )
+        except (IndexError, ValueError):
+            return None  # an invalid node, which the engine describes
+        moved = [arrays[self._names[value]] for value in wanted]
+        return moved if all(form.fits(array) for array, form in zip(moved, wanted.values(), strict=True)) else None
 
     def _add(self, node: ir.Node, constants: Constants, forms: Mapping[ir.Value, Form]) -> None:
         proto = self._proto.graph.node.add(op_type=node.op_type)
