@@ -201,7 +201,7 @@ def test_names_that_only_look_like_arithmetic_are_names() -> None:
 
 
 def test_independent_dims_get_distinct_sizes() -> None:
-    sizes = next(dims_of(["b", "rows", "columns", "depth"]).rules())(0)
+    sizes = next(dims_of(["b", "rows", "columns", "depth"]).rules())(0, {})
     assert len(set(sizes.values())) == 4
 
 
