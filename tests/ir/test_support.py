@@ -315,7 +315,7 @@ def test_the_runtime_behaves_as_the_row_says(name: str, tmp_path: Any) -> None:
     assert holds, f"{row.fact}: this is no longer so"
 
 
-@pytest.mark.slow
+@pytest.mark.campaign  # a timing
 @pytest.mark.parametrize("name", ["SKIP_NORMALIZATION", "GROUPED_INTEGERS"])
 def test_the_operator_is_as_slow_as_the_row_says(name: str, tmp_path: Any) -> None:
     assert MEASURE[name](tmp_path), f"{ROWS[name].fact}: this is no longer so"

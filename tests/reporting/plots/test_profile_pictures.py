@@ -126,7 +126,7 @@ def test_bar_widths_follow_time_and_children_are_below_their_parents() -> None:
 
 def test_bars_of_one_row_follow_one_another() -> None:
     rows: dict[float, list[dict[str, Any]]] = {}
-    for bar in rects(icicle_svg(PROFILE, "t"), "bar|other|nobody"):
+    for bar in rects(icicle_svg(PROFILE, "t"), "bar|other|no-module"):
         rows.setdefault(bar["y"], []).append(bar)
     for row in rows.values():
         row.sort(key=lambda bar: bar["x"])
@@ -153,7 +153,7 @@ def test_the_picture_is_the_same_every_time_and_safe() -> None:
 
 
 def test_unattributed_time_is_drawn_separately() -> None:
-    (before, _after) = rects(icicle_svg(PROFILE, "t"), "nobody")
+    (before, _after) = rects(icicle_svg(PROFILE, "t"), "no-module")
     assert before["title"] == "not attributed: 0.062 ms (0.6 %)"
 
 

@@ -225,10 +225,10 @@ def trend(history: History, tracked: Tracked) -> svg.Picture:
     known = [end for value in values if value is not None for end in (value.value, value.low, value.high)]
     numbers = [number for number in known if number is not None]
     low, high = min(numbers), max(numbers)
-    room = max(0.08 * (high - low), 0.005 * abs(high), 1e-9)  # if they hardly differ
-    up = svg.Scale((low - room, high + room), TREND_TOP + HEIGHT, TREND_TOP)
-    across = svg.Scale((0, max(1, len(runs) - 1)), TREND_LEFT, TREND_WIDTH - TREND_RIGHT)
-    places = [across(at if len(runs) > 1 else 0.5) for at in range(len(runs))]
+    margin = max(0.08 * (high - low), 0.005 * abs(high), 1e-9)  # not empty where all values are equal
+    vertical = svg.Scale((low - margin, high + margin), TREND_TOP + HEIGHT, TREND_TOP)
+    horizontal = svg.Scale((0, max(1, len(runs) - 1)), TREND_LEFT, TREND_WIDTH - TREND_RIGHT)
+    places = [horizontal(at if len(runs) > 1 else 0.5) for at in range(len(runs))]
     joined, dots = list[str](), list[str]()
     for at, (run, value, x) in enumerate(zip(runs, values, places, strict=True)):
         if value is None:
@@ -236,11 +236,11 @@ def trend(history: History, tracked: Tracked) -> svg.Picture:
         before = values[at - 1] if at else None
         apart = at and tracked.measure.unit.is_time and any(incomparable(runs[at - 1], run))
         if before is not None and not apart:
-            joined.append(svg.line(places[at - 1], up(before.value), x, up(value.value), "own"))
+            joined.append(svg.line(places[at - 1], vertical(before.value), x, vertical(value.value), "own"))
         hover = f"{fmt.date(run.run.environment.date)}, {run.name or run.label}: {value.written}"
         measured = value.low is not None and value.high is not None
-        interval = [svg.line(x, up(value.lowest), x, up(value.highest), "own")] if measured else []
-        dots.append(svg.group(0, [*interval, svg.dot(x, up(value.value), radius=3.5, hover=hover)]))
+        interval = [svg.line(x, vertical(value.lowest), x, vertical(value.highest), "own")] if measured else []
+        dots.append(svg.group(0, [*interval, svg.dot(x, vertical(value.value), radius=3.5, hover=hover)]))
     base, right = TREND_TOP + HEIGHT, TREND_WIDTH - TREND_RIGHT
     first, *_, last = [fmt.date(run.run.environment.date)[:10] for run in (*runs, *runs[-1:])]
     labels = [svg.text(TREND_LEFT, base + 24, first, "soft"), svg.text(right, base + 24, last, "soft", anchor="end")]

@@ -25,7 +25,7 @@ _SPAN = WIDTH - LEFT - RIGHT
 _STYLE = """
 .sardonyx .bar { fill: var(--own); fill-opacity: 0.46; stroke: var(--paper); stroke-width: 0.6; }
 .sardonyx .other { fill: var(--soft); fill-opacity: 0.2; stroke: var(--paper); stroke-width: 0.6; }
-.sardonyx .nobody { fill: var(--soft); fill-opacity: 0.5; stroke: var(--paper); }
+.sardonyx .no-module { fill: var(--soft); fill-opacity: 0.5; stroke: var(--paper); }
 .sardonyx .label { font-size: 12px; pointer-events: none; }
 .sardonyx .file { font-weight: 600; }
 """
@@ -90,7 +90,7 @@ def icicle(
                 body.append(svg.group(color or 0, parts))
         if (width := panel.rest * scale) >= MIN_BAR_WIDTH:  # what belongs to no module, on the right
             x = LEFT + (panel.whole - panel.rest) * scale
-            body.append(svg.rect(x, y, width, ROW - 1, "nobody", hover=panel.rest_hover))
+            body.append(svg.rect(x, y, width, ROW - 1, "no-module", hover=panel.rest_hover))
         y += ROW * (1 + lowest) + GAP
     for place, (name, color) in enumerate(colors.items()):
         x, top = LEFT + place % COLUMNS * (_SPAN // COLUMNS), y + 20 * (place // COLUMNS)
